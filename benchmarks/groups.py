@@ -69,11 +69,11 @@ class _Host:
 class _ManyReplicas(Replicas):
     """The replicas of the node: those that want one have their part of a turn."""
 
-    def __init__(self, first: Replica) -> None:
-        super().__init__()
-        self.add(first)
-        self.all = [first]
-        self.awake: dict[int, Replica] = {1: first}
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.monotonic)
+        self.add(node.root)
+        self.all = [node.root.replica]
+        self.awake: dict[int, Replica] = {1: node.root.replica}
         self.evaluate = self._evaluate_all
 
     def wants_turn_of(self, range_id: int) -> None:
@@ -155,7 +155,7 @@ class _Groups:
         storage = open_storage(folder, seeded, engine_name=settings.engine)
         assert isinstance(storage, Storage)
         self._node = node = Node(storage, SystemClock(), seeded, NoPeers(), NodeOptions())
-        replicas = _ManyReplicas(node.replica)
+        replicas = _ManyReplicas(node)
         node.replicas = replicas
         node.start()
         for range_id in range(2, groups + 1):

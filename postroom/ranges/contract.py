@@ -87,6 +87,10 @@ class KeySet(NamedTuple):
     spans: tuple[tuple[bytes, bytes | None], ...] = ()
 
 
+ROOT_ID: Final = 1
+"""The id of the root, the range to which ``Scope.ROOT`` leads."""
+
+
 Concern: TypeAlias = KeySet | Scope
 """The part of the store that a request concerns."""
 

@@ -312,6 +312,8 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
         storage: the files and memory of its storage.
         certificate: a warning that one of its certificates expires soon, or has; empty: none does.
         refused: the reason why it refuses writes; empty: it does not.
+        ranges: the number of ranges of which it has a replica.
+        led_ranges: the number of those that it leads.
     """
 
     node_id: int
@@ -332,6 +334,8 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     storage: StorageStatus = StorageStatus()
     certificate: str = ""
     refused: str = ""
+    ranges: int = 1
+    led_ranges: int = 0
 
 
 class DescribeNode(ConcernsNode, Read, frozen=True, tag="describe_node"):

@@ -315,6 +315,11 @@ class Replica:
 
     # --- when it wants a turn
 
+    @property
+    def is_proposing(self) -> bool:
+        """Return whether a proposal is under way. The end of it may change the next deadline."""
+        return self._proposal is not None
+
     def wants_turn(self) -> bool:
         """Return whether a turn would have something to do."""
         if self._proposal is not None:

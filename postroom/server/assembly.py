@@ -1,4 +1,4 @@
-"""The assembly of a node: the abilities of its range, and the services that run for it.
+"""The assembly of the ranges of a node: their abilities, and the services that run for them.
 
 Only this module knows all of them. The node itself (:mod:`.node`) drives the parts made here.
 :class:`NodeOptions` are what a node is started with.
@@ -7,12 +7,13 @@ Only this module knows all of them. The node itself (:mod:`.node`) drives the pa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
@@ -21,15 +22,19 @@ from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
-from postroom.raft.interface import RaftOptions
+from postroom.raft.interface import NodeId, RaftOptions
+from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.descriptor import descriptor_key
 from postroom.ranges.garbage import Collector
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
 from postroom.server.disk_guard import Damage
-from postroom.server.membership import MembershipHost, MembershipService
-from postroom.server.services import NodeTasks, Pending, Rest, Services, WakeUp
+from postroom.server.hosted_range import HostedRange, HostingNode
+from postroom.server.membership import MembershipService
+from postroom.server.replicas import Replicas
+from postroom.server.services import Rest, Services, WakeUp
 
 GENERAL_ONLY: Final = "POSTROOM_GENERAL_ONLY"
 """The environment variable that turns off the usual way of proposals, to look for a fault."""
@@ -66,16 +71,12 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-RANGE_ID: Final = 1
-
-
-class AssembledNode(Host, MembershipHost, Protocol):
-    """The node, as its parts are made for it: it has an engine, a clock, tasks and consensus."""
+class AssembledNode(HostingNode, Protocol):
+    """The node, as its ranges are made for it: it has an engine, a clock, tasks and consensus."""
 
     engine: Engine
     options: NodeOptions
     clock: HybridLogicalClock
-    tasks: NodeTasks
     consensus: Consensus
     damage: Damage
 
@@ -83,31 +84,12 @@ class AssembledNode(Host, MembershipHost, Protocol):
     def chance(self) -> Callable[[], float]:
         """Return the source of random numbers from 0 to 1."""
 
-    def upkeep(self, request: Any) -> Pending:
-        """Submit a service's request."""
-
-    def on_leadership(self, leads: bool, term: int) -> None:
-        """Note that the node has begun or ceased to lead."""
+    @property
+    def replicas(self) -> Replicas:
+        """Return its ranges."""
 
     def observe_nodes(self, stored: bytes | None) -> None:
         """Take the new record of the nodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeComponents:
-    """The components that a node drives.
-
-    Attributes:
-        replica: the replica of the range.
-        rest: lets an embedded store write nothing while there is nothing to write.
-        services: the services of the range.
-        nodes_changed: set whenever the record of the nodes has changed.
-    """
-
-    replica: Replica
-    rest: Rest
-    services: Services
-    nodes_changed: WakeUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +117,7 @@ def assemble_range(
     Args:
         range_id: the id of the range.
         node: the node, which has its engine, clock and tasks already.
-        host: the node, as the replica sees it.
+        host: the range on the node, as its replica sees it.
         stored: the engine that the range reads: all of it is in the state.
     """
     tasks, options = node.tasks, node.options
@@ -164,41 +146,79 @@ def assemble_range(
     return RangeComponents(replica, messaging, deliveries, executions, advances)
 
 
-def assemble(node: AssembledNode, stored: Engine) -> NodeComponents:
-    """Assemble the parts of ``node``.
+def held_ranges(engine: Engine) -> list[int]:
+    """Return the ids of the ranges that a node has when it opens: the root and those with a record.
+
+    A record is looked for under one range id after the other, whatever the ranges contain.
+    """
+    found, lower = [ROOT_ID], keys.RANGE + keys.u64(ROOT_ID + 1)
+    while key := next((each for each, _ in engine.iterate(lower, keys.TRANSACTION)), None):
+        range_id = int.from_bytes(key[1:9], "big")
+        if engine.get(descriptor_key(range_id)) is not None:
+            found.append(range_id)
+        lower = keys.RANGE + keys.u64(range_id + 1)
+    return found
+
+
+def host_range(
+    range_id: int, node: AssembledNode, stored: Engine, members: Sequence[NodeId]
+) -> HostedRange:
+    """Make a range of ``node``, with a consensus group and services.
 
     Args:
+        range_id: the id of the range.
         node: the node, which has its engine, clock, tasks and consensus already.
         stored: the engine that the range reads: all of it is in the state.
+        members: the first voters, if the group is new; none if this node is to be added to it.
     """
     tasks, options = node.tasks, node.options
-    nodes_changed = WakeUp(tasks)
-    made = assemble_range(RANGE_ID, node, node, stored)
+    hosted = HostedRange(range_id, node, may_rest=options.rests_alone)
+    made = assemble_range(range_id, node, hosted, stored)
     replica, messaging = made.replica, made.messaging
-    NodeRecords(RANGE_ID).register(replica.registry)
-    replica.registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes
-    rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
-    replica.group = node.consensus.create(RANGE_ID, options.members, replica.state)
-    replica.group.on_leadership = node.on_leadership
+    if hosted.is_root:
+        NodeRecords(ROOT_ID).register(replica.registry)
+        replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
+    _observe_bounds(replica, node)
+    replica.group = node.consensus.create(range_id, members, replica.state)
     if node.damage.found:
         replica.group.step_aside()
+    rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
+    hosted.equip(replica, _services(hosted, node, made), rest, node.damage)
+    return hosted
+
+
+def _observe_bounds(replica: Replica, node: AssembledNode) -> None:
+    """Have the node follow the bounds of a range, after its replica."""
+    observers, key = replica.registry.observers, descriptor_key(replica.range_id)
+    observe = observers[key]
+
+    def observe_and_follow(stored: bytes | None) -> None:
+        observe(stored)
+        node.replicas.follow(replica.range_id)
+
+    observers[key] = observe_and_follow
+
+
+def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -> Services:
+    """Return the services of a range."""
+    tasks, options = node.tasks, node.options
+    replica, messaging = made.replica, made.messaging
+    upkeep, queues = hosted.upkeep, messaging.queues
 
     def last_commit() -> int:
         return replica.last_commit
 
     moving = (node.clock.seconds_until, last_commit, options.poll_seconds)
     collector = Collector(
-        node.upkeep, tasks.sleep, node.clock.now, last_commit,
+        upkeep, tasks.sleep, node.clock.now, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,
     )  # fmt: skip
-    queues = messaging.queues
-    services = Services(tasks, {
-        "dispatcher": Mover(DELIVER_DUE, node.upkeep, made.deliveries, *moving).run,
-        "executor": Mover(EXECUTE_DUE, node.upkeep, made.executions, *moving).run,
-        "attempts": lambda: messaging.attempts.run(node.upkeep, options.poll_seconds),
-        "queues": Advancer(queues, node.upkeep, made.advances, options.poll_seconds).run,
+    return Services(tasks, {
+        "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,
+        "executor": Mover(EXECUTE_DUE, upkeep, made.executions, *moving).run,
+        "attempts": lambda: messaging.attempts.run(upkeep, options.poll_seconds),
+        "queues": Advancer(queues, upkeep, made.advances, options.poll_seconds).run,
         "collector": collector.run,
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
-        "membership": MembershipService(node, replica.group, nodes_changed).run,
+        "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
     }, {"queues": queues.trouble}, {"queues": queues.note})  # fmt: skip
-    return NodeComponents(replica, rest, services, nodes_changed)

@@ -172,10 +172,10 @@ class AsyncioDriver(NodeDriver):
             raise DatabaseClosed(self._refusal)
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         if type(request) in _INTERRUPTIBLE:
-            self._submit(answer)
+            self._replicas.submit(answer)
         else:
             with self._signals:
-                self._submit(answer)
+                self._replicas.submit(answer)
         return answer
 
     def try_get(self, key: bytes) -> Value | None:
@@ -187,7 +187,7 @@ class AsyncioDriver(NodeDriver):
         self._reads_left -= 1
         if self._closed or self._reads_left < 0:
             return None
-        return self._try_get(key)
+        return self._replicas.try_get(key)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep for a number of seconds."""

@@ -7,15 +7,16 @@ Other processes can have that memory; a limit must be compared with the process'
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from postroom.raft.interface import NodeId
-from postroom.ranges.nodes import NodeStatus, PeerStatus, StorageStatus
+from postroom.ranges.nodes import NodeStatus, PeerStatus, ServiceStatus, StorageStatus
 from postroom.server.assembly import NodeOptions
 from postroom.server.disk_guard import Damage, GuardedNode
-from postroom.server.services import Services
+from postroom.server.hosted_range import HostedRange
+from postroom.server.replicas import Replicas
 from postroom.version import VERSION
 
 _STATUS: Final = Path("/proc/self/status")
@@ -53,8 +54,15 @@ class DescribedNode(GuardedNode, Protocol):
 
     options: NodeOptions
     damage: Damage
-    services: Services
     certificate: str
+
+    @property
+    def replicas(self) -> Replicas:
+        """Return its ranges."""
+
+    @property
+    def root(self) -> HostedRange:
+        """Return the range with the records of which the store has one each."""
 
     @property
     def node_id(self) -> int:
@@ -77,11 +85,11 @@ class DescribedNode(GuardedNode, Protocol):
 
 
 def describe(node: DescribedNode) -> NodeStatus:
-    """Return the present state of ``node``."""
-    group, known = node.group, node.nodes
+    """Return the present state of ``node``; leader, term and indices are those of the root."""
+    group, known, ranges = node.root.group, node.nodes, node.replicas.hosted.values()
     mine = None if known is None else known.by_id(node.node_id)
     # A node that is alone renews its lease only when it is asked for something.
-    has_services = node.serves or node.services.running
+    has_services = node.serves or any(each.services.running for each in ranges)
     return NodeStatus(
         node.node_id,
         "" if mine is None else mine.address,
@@ -96,12 +104,31 @@ def describe(node: DescribedNode) -> NodeStatus:
         node.engine.free_bytes(),
         node.clock_offset_seconds(),
         node.damage.found,
-        node.services.status() if has_services else (),
+        service_status(ranges) if has_services else (),
         VERSION,
         storage_status(node),
         node.certificate,
         node.refused,
+        len(ranges),
+        sum(each.group.is_leader for each in ranges),
     )
+
+
+def service_status(ranges: Iterable[HostedRange]) -> tuple[ServiceStatus, ...]:
+    """Return the status of each service, those of all ranges together."""
+    by_name: dict[str, ServiceStatus] = {}
+    for each in ranges:
+        for status in each.services.status():
+            before = by_name.get(status.name)
+            by_name[status.name] = status if before is None else _both(before, status)
+    return tuple(by_name.values())
+
+
+def _both(one: ServiceStatus, other: ServiceStatus) -> ServiceStatus:
+    return ServiceStatus(
+        one.name, one.running or other.running, one.failures + other.failures,
+        one.trouble or other.trouble, one.note or other.note,
+    )  # fmt: skip
 
 
 def storage_status(node: DescribedNode) -> StorageStatus:
@@ -110,7 +137,7 @@ def storage_status(node: DescribedNode) -> StorageStatus:
 
 
 def _role(node: DescribedNode) -> str:
-    group = node.group
+    group = node.root.group
     if group.is_leader:
         return LEADER
     if node.node_id in group.members:
@@ -127,5 +154,5 @@ def _peers(node: DescribedNode) -> tuple[PeerStatus, ...]:
             each.snapshot_under_way,
             node.link_error(peer),
         )
-        for peer, each in sorted(node.group.progress().items())
+        for peer, each in sorted(node.root.group.progress().items())
     )

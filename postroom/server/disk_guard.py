@@ -25,6 +25,7 @@ A store without other members goes on serving the data that it can read.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from postroom.errors import Unavailable
@@ -32,10 +33,10 @@ from postroom.kv import keys
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed
 from postroom.limits import DAMAGE_CHARACTERS_MAX
 from postroom.raft.group import RaftGroup
+from postroom.raft.replication import PeerProgress
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.nodes import Nodes
 from postroom.server.opening import stopped_by
-from postroom.server.replicas import Replicas
 from postroom.server.turn_writer import TurnWriter
 
 DAMAGE_KEY: Final = keys.store_key("damage")
@@ -195,22 +196,34 @@ HAND_OVER_SECONDS_LAST: Final = 900.0
 """The longest pause before a leader without room hands over again: others may have none, either."""
 
 
+class GuardedReplicas(Protocol):
+    """The replicas of a node, as the guard of its disk sees them."""
+
+    def refuse(self, refusal: RefusedCalls | None) -> None:
+        """Refuse some requests from now on; ``None``: none."""
+
+    def start_anew(self) -> None:
+        """Drop all memory kept for clients, as after a change of leader, and serve again."""
+
+
 class GuardedNode(Protocol):
     """The parts of a node that the guard of its disk uses."""
 
     engine: Engine
     nodes: Nodes | None
-    replicas: Replicas
 
     @property
-    def group(self) -> RaftGroup:
-        """Return the consensus group of its range."""
+    def replicas(self) -> GuardedReplicas:
+        """Return the replicas of its ranges."""
+
+    def groups(self) -> Iterable[RaftGroup]:
+        """Return the consensus groups of its ranges."""
 
     def monotonic(self) -> float:
         """Return seconds that never go back."""
 
     def hand_over(self) -> object:
-        """Give the lease and the lead away."""
+        """Give all leases and leads away."""
 
 
 class DiskGuard:
@@ -296,7 +309,7 @@ class DiskGuard:
         """Have the state written again. Clients lose their locks and claims, as with the lease."""
         node, storage = self._node, self._writer.storage
         assert storage is not None
-        if any(each.snapshot_under_way for each in node.group.progress().values()):
+        if any(each.snapshot_under_way for group in node.groups() for each in _progress(group)):
             return  # the snapshot is read from the engine
         node.replicas.start_anew()
         try:
@@ -318,15 +331,22 @@ class DiskGuard:
         """Have another node lead if there is no room here; rarely, if no node has any."""
         if not self.refused:
             self._pause, self._hand_over_at = HAND_OVER_SECONDS_FIRST, now
-        elif now >= self._hand_over_at and len(self._node.group.members) > 1:
+        elif now >= self._hand_over_at and any(map(_has_others, self._node.groups())):
             self._hand_over_at = now + self._pause
             self._pause = min(2 * self._pause, HAND_OVER_SECONDS_LAST)
             self._node.hand_over()
 
-    def on_damage(self, error: BlockDamaged) -> bool:
-        """Note that some data is unreadable; return whether another node is to serve instead."""
+    def on_damage(self, error: BlockDamaged, group: RaftGroup) -> bool:
+        """Note that some data is unreadable; return whether another node is to serve instead.
+
+        This node is then to lead no range any more that has other members.
+
+        Args:
+            error: the damage.
+            group: the group of the range that was read.
+        """
         node = self._node
-        if len(node.group.members) < 2:
+        if not _has_others(group):
             return False
         try:
             with self._writer.one_write_at_a_time:
@@ -335,6 +355,16 @@ class DiskGuard:
             self._writer.fails_with(stopped_by(failure))
             return True
         if is_new:
-            node.group.step_aside()
+            for each in node.groups():
+                each.step_aside()
             node.hand_over()
         return True
+
+
+def _has_others(group: RaftGroup) -> bool:
+    """Return whether another node could lead a group."""
+    return len(group.members) > 1
+
+
+def _progress(group: RaftGroup) -> Iterable[PeerProgress]:
+    return group.progress().values()

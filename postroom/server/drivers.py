@@ -167,8 +167,7 @@ class NodeDriver:
         self._signals = DeferredSignals()
         self._closed = False
         self._refusal = CLOSED
-        self._submit = node.replicas.submit
-        self._try_get = node.replicas.try_get
+        self._replicas = node.replicas
         forks.mind(self)
 
     def now(self) -> int:

@@ -36,7 +36,7 @@ from postroom.ranges.protections import ReadPositions
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
-from postroom.server.describe import storage_status
+from postroom.server.describe import service_status, storage_status
 from postroom.server.local_cluster import check_no_local_cluster
 from postroom.server.node import Node
 from postroom.server.opening import open_storage
@@ -135,12 +135,12 @@ class _StatusReader:
         return Status(
             self._path,
             node.options.node_id,
-            node.group.term,
+            node.root.group.term,
             node.applied_index(),
             Timestamp(now),
             node.engine.disk_bytes(),
             counters,
-            services=service_infos(node.services.status()),
+            services=service_infos(service_status(node.replicas.hosted.values())),
             storage=storage_info(storage_status(node)),
             refused=node.refused,
             positions=position_infos(positions, now),

@@ -45,13 +45,22 @@ _log = logging.getLogger(__name__)
 
 
 class MembershipHost(Protocol):
-    """The parts of its node that the service uses."""
+    """The hosted range, as the service sees it."""
 
-    nodes: Nodes | None
+    @property
+    def nodes(self) -> Nodes | None:
+        """Return the nodes of the cluster, as applied here."""
 
     @property
     def node_id(self) -> int:
         """Return this node's id."""
+
+    @property
+    def is_root(self) -> bool:
+        """Return whether the range contains the record of the nodes."""
+
+    def has_member(self, node_id: NodeId) -> bool:
+        """Return whether a node is a member of any range's group, as far as this node knows."""
 
     def change_members(self, change: Change) -> Awaitable[ProposalOutcome]:
         """Have the range's group change, and answer how that ended."""
@@ -67,13 +76,13 @@ class MembershipService:
     """The membership service of one range; see the module.
 
     Args:
-        node: this node.
+        host: the range on this node.
         group: the range's.
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: RaftGroup, changed: WakeUp) -> None:
-        self._node = node
+    def __init__(self, host: MembershipHost, group: RaftGroup, changed: WakeUp) -> None:
+        self._host = host
         self._group = group
         self._changed = changed
         self._told: set[NodeId] = set()
@@ -87,14 +96,14 @@ class MembershipService:
 
     async def step(self) -> bool:
         """Make one change, if one is due; return whether nothing is left to change."""
-        nodes = self._node.nodes
+        nodes = self._host.nodes
         if nodes is None:
             return True
         if self._group.is_joint:
             return False  # the group finishes that by itself
         change = self._next_change(nodes)
         if change is not None:
-            outcome = await self._node.change_members(change)
+            outcome = await self._host.change_members(change)
             if (change, outcome) != self._logged:
                 self._logged = (change, outcome)
                 _log.info("%s: %s", change, outcome.value)
@@ -102,7 +111,7 @@ class MembershipService:
         if self._retires_itself(nodes) and not self._is_feeding(nodes):
             successor = self._successor(nodes)
             if successor is not None:
-                self._node.hand_over(successor)
+                self._host.hand_over(successor)
                 return False
         self._tell_who_stays(nodes)
         return await self._forget(nodes) and not self._group.learners
@@ -135,7 +144,7 @@ class MembershipService:
 
     def _count(self, joining: NodeId, leaving: set[NodeId], nodes: Nodes) -> Change | None:
         """Return the change that makes ``joining`` a voter, perhaps in a leaving one's place."""
-        others = leaving - {self._node.node_id}
+        others = leaving - {self._host.node_id}
         if others:
             silent = self._silent(others)
             return self._replacement(min(silent or others), joining)
@@ -154,7 +163,7 @@ class MembershipService:
         """Return the removal of a leaving member that leaves a majority which keeps up."""
         voters, able = set(self._group.members), self._able()
         silent = self._silent(leaving)
-        for member in (*sorted(silent), *sorted(leaving - silent - {self._node.node_id})):
+        for member in (*sorted(silent), *sorted(leaving - silent - {self._host.node_id})):
             staying = voters - {member}
             if 2 * len(able & staying) > len(staying):
                 return Remove(member)
@@ -163,14 +172,14 @@ class MembershipService:
     def _able(self) -> set[NodeId]:
         """Return the members that keep up, this one included."""
         members = {*self._group.members, *self._group.learners}
-        return {each for each in members if each == self._node.node_id or self._has_caught_up(each)}
+        return {each for each in members if each == self._host.node_id or self._has_caught_up(each)}
 
     def _silent(self, members: set[NodeId]) -> set[NodeId]:
         return {member for member in members if not self._answers(member)}
 
     def _successor(self, nodes: Nodes) -> NodeId | None:
         """Return a member that can lead instead of this node, and is to stay."""
-        staying = set(self._group.members) & set(_wanted(nodes)) - {self._node.node_id}
+        staying = set(self._group.members) & set(_wanted(nodes)) - {self._host.node_id}
         return next(filter(self._has_caught_up, sorted(staying)), None)
 
     def _is_feeding(self, nodes: Nodes) -> bool:
@@ -183,7 +192,7 @@ class MembershipService:
         )
 
     def _answers(self, member: NodeId) -> bool:
-        if member == self._node.node_id:
+        if member == self._host.node_id:
             return True
         progress = self._group.progress().get(member)
         return progress is not None and progress.silent_seconds < SILENT_SECONDS
@@ -199,20 +208,21 @@ class MembershipService:
         )
 
     def _retires_itself(self, nodes: Nodes) -> bool:
-        mine = nodes.by_id(self._node.node_id)
+        mine = nodes.by_id(self._host.node_id)
         return (mine is None or mine.retired) and len(self._group.members) > 1
 
     async def _forget(self, nodes: Nodes) -> bool:
-        """Remove the descriptors of retired nodes that have left the group.
+        """Remove the descriptors of retired nodes that have left all groups, if this is the root.
 
         Returns:
-            Whether no retired node is left.
+            Whether nothing is left to remove.
         """
-        members = {*self._group.members, *self._group.learners}
-        gone = [n for n in nodes.nodes if n.retired and n.node_id not in members]
+        if not self._host.is_root:
+            return True
+        gone = [n for n in nodes.nodes if n.retired and not self._host.has_member(n.node_id)]
         for node in gone:
             try:
-                await self._node.upkeep(ForgetNode(node.node_id))
+                await self._host.upkeep(ForgetNode(node.node_id))
             except (Retryable, CommitUnknown):
                 return False
         return not any(node.retired for node in nodes.nodes if node not in gone)
@@ -242,7 +252,7 @@ HAND_OVER_SECONDS: Final = 2.0
 
 
 class HandingOver:
-    """The handing over of one node's lease and lead.
+    """The handing over of lease and lead of one range on this node.
 
     ::
 

@@ -1,4 +1,4 @@
-"""A node: one engine, one clock, its replicas, and the turn that drives them all.
+"""A node: one engine, one clock, its ranges, and the turn that drives them all.
 
 ::
 
@@ -12,20 +12,21 @@ A node is plain synchronous code without threads, tasks or sleeps of its own. A 
 a simulation. Through ``on_wake`` the node says that it wants a turn, and through ``next_deadline``
 when it needs one at the latest.
 
-:mod:`.assembly` puts its parts together, :mod:`.turn_writer` makes a turn durable,
-:mod:`.disk_guard` guards its disk, :mod:`.membership` has another node serve in its place.
+:mod:`.assembly` makes its ranges (:mod:`.hosted_range`), :mod:`.replicas` sends requests to them,
+:mod:`.turn_writer` makes a turn durable, :mod:`.disk_guard` guards its disk. The first range is the
+*root*: it contains the records of which the store has one each, such as that of the nodes.
 
-In a cluster the services run where the lease is (:mod:`.services`). An entry counts once a majority
-has it in a synced log. Its effects on the state need no sync of their own, because it can be
-applied again.
+In a cluster the services of a range run where its lease is (:mod:`.services`). An entry counts once
+a majority has it in a synced log. Its effects on the state need no sync of their own, because it
+can be applied again.
 """
 
 from __future__ import annotations
 
 import logging
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
 from postroom.kv.clock import HybridLogicalClock, TimeSource
@@ -33,23 +34,18 @@ from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, Write
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, Transport
-from postroom.raft.membership import Change
-from postroom.raft.proposals import ProposalOutcome
-from postroom.ranges.calls import Call
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
-from postroom.ranges.replica import Replica
-from postroom.server.assembly import RANGE_ID, NodeOptions, assemble
+from postroom.server.assembly import NodeOptions, held_ranges, host_range
 from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
-from postroom.server.membership import HandingOver
+from postroom.server.hosted_range import HostedRange
 from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replicas import Replicas
-from postroom.server.services import NodeTasks, Pending
+from postroom.server.services import NodeTasks, Pending, all_of
 from postroom.server.turn_writer import TurnWriter
-
-T = TypeVar("T")
 
 UPKEEP_SECONDS: Final = 0.001
 """The time for which upkeep waits for a client's request to share a write with."""
@@ -60,25 +56,12 @@ CLOCK_CHECK_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class _Upkeep(Call):
-    """A request of a service, whose task waits for it."""
-
-    __slots__ = ("pending",)
-
-    def __init__(self, request: Any) -> None:
-        super().__init__(request, urgent=False)
-        self.pending = Pending()
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        self.pending.complete(result, error)
-
-
 class Node:
     """A node; see the module.
 
     Attributes:
         failed: why it does nothing any more.
-        feed: the source of changes for watchers.
+        replicas: its ranges, and the door for requests to them.
         nodes: the nodes of the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` has changed.
@@ -127,30 +110,41 @@ class Node:
         self._peer_clocks = PeerClocks(clock)
         self.clock.judge = self._peer_clocks.judge
         self._look_at_clocks_at = 0.0
-        self.nodes = decode_nodes(engine.get(nodes_key(RANGE_ID)))
+        self.nodes = decode_nodes(engine.get(nodes_key(ROOT_ID)))
         self.damage = Damage(engine)
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
-        components = assemble(self, engine if storage is None else storage.applied)
-        self.services, self._rest = components.services, components.rest
-        self.feed = components.replica.feed
-        self._nodes_changed = components.nodes_changed
-        self.replicas = Replicas()
-        self.replicas.add(components.replica)
+        self._stored = engine if storage is None else storage.applied
+        self.replicas = Replicas(clock.monotonic)
+        for range_id in held_ranges(engine):
+            self.host_range(range_id, options.members)
         self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
-        self._handing_over = HandingOver(components.replica, self.tasks, self.damage)
         if storage is not None:
             bring_up_to_date(storage, self.consensus)
 
-    @property
-    def replica(self) -> Replica:
-        """Return the range's replica, for tests and for the rules of simulations."""
-        return self.replicas.by_id(RANGE_ID)
+    def host_range(self, range_id: int, members: Sequence[NodeId]) -> HostedRange:
+        """Begin to have a range, between two turns; its group goes on with the next one.
+
+        Args:
+            range_id: the id of the range.
+            members: the first voters, if the group is new; none if this node is to be added to it.
+        """
+        hosted = host_range(range_id, self, self._stored, members)
+        self.replicas.add(hosted)
+        self.wake(urgent=False)
+        return hosted
 
     @property
-    def group(self) -> RaftGroup:
-        """Return the consensus group that this node is, or is to be, a member of."""
-        return self.replicas.by_id(RANGE_ID).group
+    def root(self) -> HostedRange:
+        """Return the range with the records of which the store has one each."""
+        return self.replicas.hosted[ROOT_ID]
+
+    def _hosted(self) -> Iterable[HostedRange]:
+        return self.replicas.hosted.values()
+
+    def groups(self) -> Iterable[RaftGroup]:
+        """Return the consensus groups of its ranges."""
+        return [hosted.group for hosted in self._hosted()]
 
     # --- calls of drivers
 
@@ -171,12 +165,6 @@ class Node:
         if self.failed is not None:
             self.close()
             raise self.failed
-
-    def upkeep(self, request: Any) -> Pending:
-        """Submit a service's request, evaluated with the next turn, which is not hurried for it."""
-        call = _Upkeep(request)
-        self.replicas.submit(call)
-        return call.pending
 
     def wake(self, *, urgent: bool) -> None:
         """Ask for a turn: now, or within ``UPKEEP_SECONDS``.
@@ -205,41 +193,37 @@ class Node:
         return self.options.node_id
 
     def leader(self) -> NodeId | None:
-        """Return the leader, as far as this node knows."""
-        return self.group.leader
+        """Return the leader of the root, as far as this node knows."""
+        return self.root.group.leader
 
     @property
     def serves(self) -> bool:
-        """Return whether it holds the lease, and answers clients."""
-        return self.replica.serves
+        """Return whether it holds the lease of the root, and answers clients."""
+        return self.root.replica.serves
 
     def applied_index(self) -> int:
-        """Return the index of the last log entry that is applied to its data."""
-        return self.replica.state.applied_index()
+        """Return the index of the last log entry that is applied to the root."""
+        return self.root.replica.state.applied_index()
+
+    def has_member(self, node_id: NodeId) -> bool:
+        """Return whether a node is a member of a range's group, as far as this node knows."""
+        return any(node_id in (*group.members, *group.learners) for group in self.groups())
 
     def describe(self) -> NodeStatus:
         """Return the node's description of itself, without asking others."""
         return describe(self)
 
-    async def change_members(self, change: Change) -> ProposalOutcome:
-        """Change the range's group by one member, and answer how that ended."""
-        ended = Pending()
-        self.group.change_members(change, ended.complete)
-        self.wake(urgent=True)
-        outcome: ProposalOutcome = await ended
-        return outcome
-
     def hand_over(self, to: NodeId | None = None) -> Pending:
-        """Give lease and lead away, if they are here; the result completes when that has ended.
+        """Give all leases and leads away that are here; the result completes when that has ended.
 
         Args:
-            to: the node that is to lead; ``None``: the one that has most of the log.
+            to: the node that is to lead; ``None``: of each range the one that has most of the log.
         """
-        return self._handing_over.begin(to)
+        return all_of([hosted.hand_over(to) for hosted in self._hosted()])
 
-    def on_damage(self, error: BlockDamaged) -> bool:
-        """Note that some data is unreadable; return whether another node is to serve instead."""
-        return self._guard.on_damage(error)
+    def on_damage(self, error: BlockDamaged, group: RaftGroup) -> bool:
+        """Note that data of a range is unreadable; return whether another node is to serve it."""
+        return self._guard.on_damage(error, group)
 
     @property
     def refused(self) -> str:
@@ -256,7 +240,7 @@ class Node:
         now = self.monotonic()
         if now >= self._look_at_clocks_at:
             self._look_at_clocks_at = now + CLOCK_CHECK_SECONDS
-            if self.group.is_leader and self._peer_clocks.is_alone():
+            if any(group.is_leader for group in self.groups()) and self._peer_clocks.is_alone():
                 _log.error(
                     "this clock is %+.1f s away from those of all other nodes: it hands over",
                     self.clock_offset_seconds(),
@@ -271,31 +255,11 @@ class Node:
     def _on_malformed(self, peer: NodeId) -> None:
         self.on_malformed(peer)
 
-    def on_leadership(self, leads: bool, term: int) -> None:
-        """Note that this node has begun or ceased to lead."""
-        _log.info("node %d %s in term %d", self.node_id, "leads" if leads else "follows", term)
-        self.replica.on_leadership(leads, term)
-        if not leads:
-            self._handing_over.lost_lead()
-
-    def on_serving(self, serves: bool) -> None:
-        """Start or stop the services, since the lease has come here, or is not used any more."""
-        _log.info("node %d %s", self.node_id, "serves" if serves else "serves no longer")
-        if not serves:
-            self.services.stop()
-        elif self.replica.rests:
-            self._rest.watch_over(self.replica)
-        else:
-            self.services.start()
-
-    def may_rest(self) -> bool:
-        """Return whether a replica that is alone may only read, without a lease."""
-        return self.options.rests_alone and self._rest.is_possible()
-
     def observe_nodes(self, stored: bytes | None) -> None:
         """Take the new record of the nodes."""
         self.nodes = decode_nodes(stored)
-        self._nodes_changed.set()
+        for hosted in self._hosted():
+            hosted.nodes_changed.set()
         self.on_nodes()
 
     # --- turns
@@ -371,7 +335,7 @@ class Node:
         Args:
             why: the error; ``None``: that this node cannot be reached any more.
         """
-        self.services.stop()
+        self._stop_services()
         self.tasks.stop()
         if self._compaction is not None:
             self._compaction.stop()
@@ -412,10 +376,14 @@ class Node:
 
     def _fail(self, error: Error) -> None:
         self.failed = error
-        self.services.stop()
+        self._stop_services()
         self.consensus.fail(error)
         self.replicas.fail_all(error)
         self.tasks.stop()
+
+    def _stop_services(self) -> None:
+        for hosted in self._hosted():
+            hosted.services.stop()
 
     def _store_ceiling(self, ceiling: int) -> bool:
         """Store the clock's ceiling. The clock calls this, wherever it is read."""

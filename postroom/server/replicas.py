@@ -1,33 +1,47 @@
-"""The replicas of a node, and the one door for requests to them.
+"""The ranges of a node, and the one door for requests to their replicas.
 
 ::
 
-    drivers, sessions, services ── submit, cancel, release ──▶ Replicas ──▶ the replica of the range
-    the node's turn ─────────── evaluate, deadlines, fail ──────▶ └───────▶ all of them
+    drivers, sessions ── submit, cancel, release ──▶ Replicas ──▶ the replica that is concerned
+    the node's turn ──── evaluate, deadlines, fail ──▶ └───────▶ all of them
 
-The callers do not ask which replica answers. There is one range yet, whose replica has every key:
-the door for requests is that replica's own, and costs nothing. With more ranges, this is where a
-request will be sent to the range of its keys.
+The callers do not ask which replica answers. While the node has one range, whose replica has every
+key, the door for requests is that replica's own, and costs nothing. With more ranges, the contract
+of a request (:mod:`postroom.ranges.contract`) and the span map (:mod:`.span_map`) tell the replica,
+and :mod:`.range_turns` which ones have something to do. A service does not come through here: it
+asks the replica of its own range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
-from postroom.errors import Error
+from postroom.errors import Error, Invalid
 from postroom.ranges.admission import RefusedCalls
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
+from postroom.ranges.contract import ROOT_ID, KeySet, Request, Scope
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import Value
+from postroom.ranges.requests import ReleaseLocks, Value
+from postroom.server.hosted_range import HostedRange
+from postroom.server.range_turns import RangeTurns
+from postroom.server.span_map import Span, SpanMap
 
 
 class Replicas:
-    """The replicas of one node; see the module.
+    """The ranges of one node; see the module.
+
+    Args:
+        monotonic: seconds that never go back.
 
     Attributes:
+        hosted: the ranges, by id, in the order of their ids.
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
         try_get: returns the newest value of a key, from any thread; ``None``: submit a ``Get``.
-        wants_turn: whether ``evaluate`` would have something to do.
+        cancel: forgets a request that still waits; returns false if it is too late for that.
+        charge: charges this turn for the steps that were spent on taking requests in.
+        wants_turn: returns whether ``evaluate`` would have something to do.
         evaluate: takes the turns of replicas: waiting requests become proposals.
         hurries: returns whether a request waits for the result of upkeep.
         next_deadline: returns when a turn has something to do without being woken.
@@ -35,99 +49,242 @@ class Replicas:
 
     submit: Callable[[Call], None]
     try_get: Callable[[bytes], Value | None]
+    cancel: Callable[[Call], bool]
+    charge: Callable[[int], None]
     wants_turn: Callable[[], bool]
     evaluate: Callable[[], None]
     hurries: Callable[[], bool]
     next_deadline: Callable[[], float | None]
 
-    def __init__(self) -> None:
-        self._by_id: dict[int, Replica] = {}
-        self._holder: Replica  # the replica of every key
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.hosted: dict[int, HostedRange] = {}
+        self._replicas: list[Replica] = []
+        self._first: Replica
+        self._spans: SpanMap[Replica] = SpanMap()
+        self._turns = RangeTurns(monotonic, lambda: self._replicas)
+        self._is_used_up: Callable[[], bool]
+        self._has_read_its_share = False
+        self._on_room: Callable[[], None] | None = None
+        self._on_lease: Callable[[], None] = lambda: None
 
-    def add(self, replica: Replica) -> None:
-        """Add the replica of a range; only of the first one yet, which contains every key."""
-        assert not self._by_id
-        self._by_id[replica.range_id] = self._holder = replica
-        self.submit, self.try_get = replica.submit, replica.try_get
-        self.wants_turn, self.next_deadline = replica.wants_turn, replica.next_deadline
-        self.hurries = replica.hurries
-        self.evaluate = replica.turn
+    # --- the ranges
+
+    def add(self, hosted: HostedRange) -> None:
+        """Add a range, which contains the keys within its bounds.
+
+        Raises:
+            ValueError: another range owns one of the keys.
+        """
+        replica = hosted.replica
+        assert hosted.range_id not in self.hosted
+        self._spans.replace({replica: _span_of(replica)})
+        self.hosted = dict(sorted({**self.hosted, hosted.range_id: hosted}.items()))
+        replica.memory.on_begun = self._on_lease
+        self._change()
+
+    def remove(self, range_id: int) -> None:
+        """Remove a range, whose requests are answered, and whose group is closed. One stays."""
+        assert len(self.hosted) > 1
+        hosted = self.hosted.pop(range_id)
+        self._spans.replace({hosted.replica: None})
+        self._turns.remove(hosted.replica)
+        hosted.replica.on_room = None
+        hosted.share_turns(None)
+        self._change()
+
+    def follow(self, *range_ids: int) -> None:
+        """Have ranges contain what their bounds say now, all at once, as seen from any thread.
+
+        Raises:
+            ValueError: two ranges would own a key.
+        """
+        replicas = [self.by_id(range_id) for range_id in range_ids]
+        self._spans.replace({replica: _span_of(replica) for replica in replicas})
+
+    def _change(self) -> None:
+        """Have requests go straight to the only replica, or be sent to one of several."""
+        self._replicas = [hosted.replica for hosted in self.hosted.values()]
+        self._first = first = self._replicas[0]
+        for replica in self._replicas:
+            replica.on_room = None
+        self._set_on_room()
+        self.charge = first.charge
+        if len(self._replicas) == 1:
+            self.submit, self.try_get, self.cancel = first.submit, first.try_get, first.cancel
+            self._is_used_up = first.is_used_up
+            self.wants_turn, self.hurries = first.wants_turn, first.hurries
+            self.evaluate, self.next_deadline = first.turn, first.next_deadline
+        else:
+            turns = self._turns
+            self.submit, self.try_get, self.cancel = self._route, self._try_get, self._cancel
+            self._is_used_up = self._is_any_used_up
+            self.wants_turn, self.hurries = turns.wants_turn, turns.hurries
+            self.evaluate, self.next_deadline = self._evaluate, turns.next_deadline
+        note = self._turns.note if len(self._replicas) > 1 else None
+        for hosted in self.hosted.values():
+            hosted.share_turns(note)
 
     def by_id(self, range_id: int) -> Replica:
         """Return the replica of a range."""
-        return self._by_id[range_id]
+        return self.hosted[range_id].replica
 
-    def by_key(self, key: bytes) -> Replica:
-        """Return the replica of the range that contains ``key``."""
-        del key
-        return self._holder
+    def by_key(self, key: bytes) -> Replica | None:
+        """Return the replica of the range that contains ``key``; ``None``: there is none here."""
+        return self._spans.owner(key)
 
-    # --- requests
+    def by_span(self, start: bytes, end: bytes | None) -> tuple[Replica, ...]:
+        """Return the replicas of the ranges that contain a part of a span, in order of keys."""
+        return self._spans.owners(start, end)
 
-    def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits; false if it is too late for that."""
-        return self._holder.cancel(call)
+    # --- requests, with several ranges
+
+    def _route(self, call: Call) -> None:
+        """Submit a request to the replica that it concerns, or refuse it."""
+        request: Request = call.request
+        if type(request) is ReleaseLocks:
+            for replica in self._replicas:
+                replica.release_locks(request.transaction_id)
+            call.complete(None, self.failed)
+            return
+        try:
+            replica = self._concerned(request)
+        except Error as error:
+            call.complete(None, error)
+            return
+        replica.submit(call)
+        if replica.is_used_up():
+            self._has_read_its_share = True
+            self._turns.note(replica)
+
+    def _concerned(self, request: Request) -> Replica:
+        """Return the replica that answers a request.
+
+        Raises:
+            WrongRange: no range of this node contains all keys.
+            Invalid: the request concerns every range, or the range of a service.
+        """
+        concern = request.concerns()
+        if isinstance(concern, KeySet):
+            if not (concern.keys or concern.spans):
+                return self._first
+            owner = self._spans.owner_of_all(concern)
+            if owner is None:
+                raise self._wrong_range(concern)
+            return owner
+        if concern is Scope.NODE:
+            return self._first
+        if concern is Scope.ROOT and ROOT_ID in self.hosted:
+            return self.by_id(ROOT_ID)
+        if concern is Scope.ROOT:
+            raise WrongRange
+        raise Invalid(
+            f"{type(request).__name__} concerns a whole range or store, and this node has "
+            f"{len(self._replicas)} ranges; nothing was changed: name one of them"
+        )
+
+    def _wrong_range(self, concern: KeySet) -> WrongRange:
+        """Return the error for keys that no range here contains all of, with what is known."""
+        spans = (*concern.spans, *((key, key + b"\x00") for key in concern.keys))
+        known = [replica for span in spans for replica in self.by_span(*span)]
+        return WrongRange(*(replica.bounds.descriptor for replica in dict.fromkeys(known)))
+
+    def _try_get(self, key: bytes) -> Value | None:
+        replica = self._spans.owner(key)
+        return None if replica is None else replica.try_get(key)
+
+    def _cancel(self, call: Call) -> bool:
+        try:
+            return self._concerned(call.request).cancel(call)
+        except Error:  # it was refused for this, and waits nowhere
+            return False
 
     @property
     def failed(self) -> Error | None:
         """Return the error that every request gets once the node has stopped, or ``None``."""
-        return self._holder.failed
+        return self._first.failed
 
     @property
     def is_used_up(self) -> bool:
         """Return whether requests of clients have to wait for the next turn."""
-        return self._holder.is_used_up()
+        return self._is_used_up()
 
-    def charge(self, steps: int) -> None:
-        """Charge this turn for the steps that were spent on taking requests in."""
-        self._holder.charge(steps)
+    def _is_any_used_up(self) -> bool:
+        return self._has_read_its_share or self._first.is_used_up()
 
     def on_room(self, act: Callable[[], None]) -> None:
         """Have ``act`` called with each turn, which has room for reads again."""
-        self._holder.on_room, self._holder.reads.only_commits = act, False
+        self._on_room = act
+        self._set_on_room()
+
+    def _set_on_room(self) -> None:
+        if self._on_room is not None:
+            self._first.on_room, self._first.reads.only_commits = self._on_room, False
 
     # --- locks, claims and leases of clients
 
     @property
     def lease_sequence(self) -> int:
-        """Return the sequence number of the lease here.
+        """Return the sum of the sequence numbers of the leases here.
 
-        Everything in memory for clients is gone under another one.
+        It rises with each new lease. Something in memory for clients may be gone then.
         """
-        return self._holder.lease.sequence
+        return sum([replica.lease.sequence for replica in self._replicas])
 
     def holds_for(self, client: bytes) -> bool:
         """Return whether a client, or its transactions, hold something."""
-        return self._holder.holds_for(client)
+        return any(replica.holds_for(client) for replica in self._replicas)
 
     def clients_that_hold(self) -> set[bytes]:
         """Return the clients that hold something in the stored state, connected or not."""
-        return self._holder.clients_that_hold()
+        return set[bytes]().union(*(replica.clients_that_hold() for replica in self._replicas))
 
     def on_lease(self, act: Callable[[], None]) -> None:
-        """Have ``act`` called when this node has begun to serve under a new lease."""
-        self._holder.memory.on_begun = act
+        """Have ``act`` called when this node has begun to serve a range under a new lease."""
+        self._on_lease = act
+        for replica in self._replicas:
+            replica.memory.on_begun = act
 
     def release_client(self, client: bytes) -> None:
         """Release everything that is held for the transactions of a client that has gone."""
-        self._holder.release_client(client)
+        for replica in self._replicas:
+            replica.release_client(client)
 
     def sizes(self) -> dict[str, int]:
         """Return how much is kept in memory for clients, by name."""
-        return self._holder.sizes()
+        return _summed(replica.sizes() for replica in self._replicas)
 
     # --- a turn
 
+    def _evaluate(self) -> None:
+        self._has_read_its_share = False
+        self._turns.evaluate()
+
     def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
-        self._holder.refuse(refusal)
+        for replica in self._replicas:
+            replica.refuse(refusal)
 
     def start_anew(self) -> None:
         """Drop all memory kept for clients, as after a change of leader, and serve again."""
-        self._holder.stop_serving()
-        if self._holder.group.is_leader:
-            self._holder.wake_up()
+        for replica in self._replicas:
+            replica.stop_serving()
+            if replica.group.is_leader:
+                replica.wake_up()
 
     def fail_all(self, error: Error) -> None:
         """Answer every waiting or later request with ``error``, because the node stops."""
-        self._holder.fail_all(error)
+        for replica in self._replicas:
+            replica.fail_all(error)
+
+
+def _span_of(replica: Replica) -> Span | None:
+    """Return the span of the keys of a replica; ``None``: it contains none."""
+    start, end = replica.bounds.start, replica.bounds.end
+    return (start, end) if end is None or start < end else None
+
+
+def _summed(sizes: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in sizes:
+        total.update(each)
+    return dict(total)

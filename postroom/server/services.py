@@ -39,7 +39,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from postroom.counted import counted
@@ -82,6 +83,28 @@ class Pending:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+def all_of(every: Sequence[Pending]) -> Pending:
+    """Return an event that is complete once all of ``every`` are."""
+    if len(every) == 1:
+        return every[0]
+    complete, left = Pending(), 1
+
+    def one_is_done(then: Callable[[], None] | None = None) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            complete.complete(None)
+        if then is not None:
+            then()
+
+    for each in every:
+        if not each.done:
+            left += 1
+            each.callback = partial(one_is_done, each.callback)
+    one_is_done()
+    return complete
 
 
 class WakeUp:

@@ -118,10 +118,10 @@ class ThreadDriver(NodeDriver):
             raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
         if type(request) is CommitTransaction:
-            self._submit(answer)
+            self._replicas.submit(answer)
         else:
             with self._signals, self._lock:
-                self._submit(answer)
+                self._replicas.submit(answer)
                 self._answered.wake_next()  # it may have freed what others wait for
                 if answer.done and self.node.wants_turn():
                     self._call_background(0.0)
@@ -129,7 +129,7 @@ class ThreadDriver(NodeDriver):
 
     def try_get(self, key: bytes) -> Value | None:
         """Return the newest value of ``key``, if it is known without the lock."""
-        return None if self._closed else self._try_get(key)
+        return None if self._closed else self._replicas.try_get(key)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Sleep for a number of seconds."""
@@ -222,7 +222,7 @@ class ThreadDriver(NodeDriver):
         with self._lock:
             if answer.done or type(answer.request) is CommitTransaction:
                 return
-            self.node.replicas.cancel(answer)
+            self._replicas.cancel(answer)
             if answer.drive:  # it is awake, and about to drive
                 answer.woken = None
             answer.complete(None, error)
@@ -239,7 +239,7 @@ class ThreadDriver(NodeDriver):
             if self._driven_by is answer:
                 self._break_off()
             if not answer.done:
-                self.node.replicas.cancel(answer)
+                self._replicas.cancel(answer)
 
     def _wake_no_more(self, answer: _ThreadAnswer) -> None:
         """Forget a waiting thread that does not sleep any more. Called under the lock.
@@ -339,7 +339,7 @@ class ThreadDriver(NodeDriver):
             if answer.drive:
                 self._hand_over(wanted=self.node.wants_turn())
             answer.drive = False
-            if not answer.done and self.node.replicas.cancel(answer):
+            if not answer.done and self._replicas.cancel(answer):
                 answer.complete(None, DeadlineExceeded())
 
     def _drive(self, answer: _ThreadAnswer) -> None:

@@ -184,7 +184,7 @@ class Target:
         self.settle()
         self.store.db.drain()
         check_services(self.store.node.describe())
-        replica = self.store.node.replica
+        replica = self.store.node.root.replica
         assert not replica._clients
         assert not replica._upkeep
         assert not replica._evaluator.is_behind

@@ -34,6 +34,7 @@ from postroom.client.remote.native import offering_native
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.protocol import frames, streams
 from postroom.raft.messages import Append, Vote, encode_frame
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import AdmitNode, RebindNode, RetireNode
 from postroom.ranges.protections import KeepPosition
 from postroom.ranges.requests import (
@@ -43,7 +44,6 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
-from postroom.server.assembly import RANGE_ID
 from postroom.server.cluster.dialing import PROTOCOL_VERSION, Introduction
 from tests.remote.certificates import Authority
 from tests.remote.client_names import client_id, secret_of
@@ -109,9 +109,9 @@ ROWS: Final = {
         commit(Put(b"k", b"v"), client=VICTIM.client), "Invalid"
     ),
     "releasing another client's locks": Row(ReleaseLocks(VICTIM.client + NUMBER), "Invalid"),
-    "a forged vote": Row(encode_frame([(RANGE_ID, Vote(TERM, 1, 1, False))], 1), "goodbye"),
+    "a forged vote": Row(encode_frame([(ROOT_ID, Vote(TERM, 1, 1, False))], 1), "goodbye"),
     "forged entries": Row(
-        encode_frame([(RANGE_ID, Append(TERM, 0, 0, 9, 0, (), False))]), "goodbye"
+        encode_frame([(ROOT_ID, Append(TERM, 0, 0, 9, 0, (), False))]), "goodbye"
     ),
 }  # fmt: skip
 

@@ -139,11 +139,11 @@ def test_long_reads_of_a_store_that_rests_write_nothing() -> None:
                 tx.enqueue_message(b"%06d" % number, b"m")
     store.db.drain()
     store.restart()
-    assert store.node.replica.rests
+    assert store.node.root.replica.rests
     keys = [key for key, _ in store.db.scan()]
     assert len(keys) >= 3 * limits.TURN_STEPS_MAX
     assert store.db.get_many(keys) == [b"v"] * len(keys)
     assert [each.key for each in store.db.inboxes(limit=3)] == keys[:3]
-    assert store.node.replica.rests
+    assert store.node.root.replica.rests
     assert store.engine.writes == 0
     store.db.close()

@@ -31,7 +31,8 @@ from postroom.raft.messages import (
 )
 from postroom.raft.stored_log import COMMAND, NOOP, membership_payload
 from postroom.ranges.calls import LeasedWrites
-from postroom.server.assembly import RANGE_ID, NodeOptions
+from postroom.ranges.contract import ROOT_ID
+from postroom.server.assembly import NodeOptions
 from tests.attacks.hostile import TURN_STEPS, has_descriptors, memory_below, open_descriptors
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
@@ -72,7 +73,7 @@ class Liar:
 
     def _number(self) -> int:
         assert self.machine.node is not None
-        group = self.machine.node.replica.group
+        group = self.machine.node.root.replica.group
         known = [group.term, group.term + 1, group.last_index, group.last_index + 1]
         return self.choose([*known, 0, 1, 2**20, 2**40, 2**63 - 1])
 
@@ -100,7 +101,7 @@ class Liar:
 
     def frame(self) -> bytes:
         while True:
-            said = [(self.choose([RANGE_ID, RANGE_ID, 77]), self.message())]
+            said = [(self.choose([ROOT_ID, ROOT_ID, 77]), self.message())]
             said *= self.choose([1, 1, 1, 3, 1000])
             if sum(len(encode_frame([each])) for each in said[:1]) * len(said) < 16 * MIB:
                 return encode_frame(said, self._number())
@@ -132,9 +133,9 @@ def test_the_other_nodes_go_on_after_random_messages_of_one(cluster: Cluster, se
             cluster.agenda.run(randomness.choice([0.0, 0.001, 0.01, 0.3]))
             assert victim.node is node
             assert node.failed is None
-            assert node.replica.group.stopped is None
+            assert node.root.replica.group.stopped is None
     assert longest / PAIR_SECONDS <= TURN_STEPS
-    assert node.replica.group.term < 2**40, "a term that nobody can have reached"
+    assert node.root.replica.group.term < 2**40, "a term that nobody can have reached"
     victim.close()
     assert victim.open(), "and what it was told can be opened again"
     cluster.agenda.run(2.0)

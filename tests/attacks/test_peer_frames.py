@@ -30,7 +30,8 @@ from postroom.raft.messages import (
     frames_of,
 )
 from postroom.raft.stored_log import COMMAND, NOOP
-from postroom.server.assembly import RANGE_ID, NodeOptions
+from postroom.ranges.contract import ROOT_ID
+from postroom.server.assembly import NodeOptions
 from postroom.server.cluster.peers import UnreadFrames
 from tests.attacks.hostile import memory_below
 from tests.attacks.test_memory import long_array
@@ -121,8 +122,8 @@ class _Arrived:
 
 
 def test_a_turn_takes_in_a_bounded_number_of_peer_frames_and_loses_none() -> None:
-    few = encode_frame([(RANGE_ID, TimeoutNow(1))])
-    long = encode_frame([(RANGE_ID, Append(1, 0, 0, 0, 0, ((1, NOOP),) * 16_000))] * 1)
+    few = encode_frame([(ROOT_ID, TimeoutNow(1))])
+    long = encode_frame([(ROOT_ID, Append(1, 0, 0, 0, 0, ((1, NOOP),) * 16_000))] * 1)
     arrived = [(1, few)] * 1000 + [(2, long)] * 4 + [(1, few)] * 1000
     intake, taken, turns = FrameIntake(_Arrived(arrived[:])), [], 0
     while len(taken) < len(arrived):

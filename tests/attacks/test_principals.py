@@ -29,13 +29,13 @@ def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _spans(attacker: Attacker, number: int) -> Any:
     spans = [(b"key/%06d" % n, b"key/%06d\x00" % n) for n in range(0, 4000, 2)]
-    at = attacker.target.store.node.replica.last_commit - 1
+    at = attacker.target.store.node.root.replica.last_commit - 1
     return attacker.commit(Put(b"spans/%d" % number, b""), spans=spans, at=at)
 
 
 def _reads(attacker: Attacker, number: int) -> Any:
     reads = [b"key/%06d" % n for n in range(2000)]
-    at = attacker.target.store.node.replica.last_commit - 1
+    at = attacker.target.store.node.root.replica.last_commit - 1
     return attacker.commit(Put(b"reads/%d" % number, b""), reads=reads, at=at)
 
 

@@ -21,12 +21,12 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReplayDeadLetters,
 )
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.requests import (
     Accounting,
     Increment,
 )
 from postroom.ranges.state import APPLIED_RECORD, encode_applied, read_applied
-from postroom.server.assembly import RANGE_ID
 from postroom.server.cluster.sessions import Sessions
 from tests.attacks.hostile import Attacker, Target, memory_below
 from tests.client.stores import Store
@@ -71,10 +71,10 @@ def test_an_accounting_beyond_its_limits_is_refused_with_their_names(
 
 def _store_directly(target: Target, kind: bytes, entry: object, pending: str) -> None:
     """Store an entry in an outbox that requests with limits cannot store."""
-    engine, place = target.store.engine, keys.record_key(RANGE_ID, APPLIED_RECORD)
+    engine, place = target.store.engine, keys.record_key(ROOT_ID, APPLIED_RECORD)
     now = keys.u64(target.store.node.clock.now())
-    prefix = keys.outbox_prefix(RANGE_ID, kind)
-    applied, counters = read_applied(engine, RANGE_ID), read_counters(engine, RANGE_ID)
+    prefix = keys.outbox_prefix(ROOT_ID, kind)
+    applied, counters = read_applied(engine, ROOT_ID), read_counters(engine, ROOT_ID)
     changed = {"enqueued": counters.enqueued + 1, pending: getattr(counters, pending) + 1}
     counters = msgspec.structs.replace(counters, **changed)
     engine.write(

@@ -157,7 +157,7 @@ class HandDriver:
         """Give up the wait of a running call, as a cancelled task does."""
         waiting = running.waits_for
         if waiting is not None and not waiting.done:
-            self.node.replica.cancel(waiting)
+            self.node.root.replica.cancel(waiting)
         running.cancel()
         self.settle()
 
@@ -197,7 +197,7 @@ class HandDriver:
     def _expire(self, waiting: _Waiting) -> None:
         if waiting.request is None:
             waiting.complete(None, None)
-        elif not waiting.done and self.node.replica.cancel(waiting):
+        elif not waiting.done and self.node.root.replica.cancel(waiting):
             waiting.complete(None, DeadlineExceeded())
 
 

@@ -134,7 +134,7 @@ def test_a_client_that_vanishes_during_its_commit_has_tried_once(
         tx.commit()
     store.advance(5)
     assert reap(db, max_attempts=2) == [(b"m", 1, "not now")]
-    assert store.node.replica.sizes()["holders"] == 0
+    assert store.node.root.replica.sizes()["holders"] == 0
 
 
 def test_a_message_that_was_tried_comes_alone(store: Store) -> None:

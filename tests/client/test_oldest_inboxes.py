@@ -67,14 +67,14 @@ def test_a_list_of_a_hundred_inboxes_reads_as_much_of_twenty_thousand_as_of_four
 def test_the_order_goes_when_nobody_asks_for_a_minute(store: Store) -> None:
     fill(store, 2000)
     store.db.inboxes(limit=1)
-    assert store.node.replica.sizes()["inboxes in order"] == 2000
+    assert store.node.root.replica.sizes()["inboxes in order"] == 2000
     store.advance(50)
     store.db.inboxes(limit=1)
     store.advance(50)
-    assert store.node.replica.sizes()["inboxes in order"] == 2000
+    assert store.node.root.replica.sizes()["inboxes in order"] == 2000
     store.advance(11)
-    assert store.node.replica.sizes()["inboxes in order"] == 0
-    assert store.node.replica.registry.on_written == []
+    assert store.node.root.replica.sizes()["inboxes in order"] == 0
+    assert store.node.root.replica.registry.on_written == []
     assert store.db.inboxes(limit=1)[0].key == b"001999"
 
 
@@ -82,15 +82,15 @@ def test_a_new_leaseholder_builds_the_order_anew(store: Store) -> None:
     fill(store, 2000)
     before = store.db.inboxes(limit=5)
     store.restart()
-    assert store.node.replica.sizes()["inboxes in order"] == 0
+    assert store.node.root.replica.sizes()["inboxes in order"] == 0
     assert store.db.inboxes(limit=5) == before
 
 
 def test_the_order_goes_with_the_lease(store: Store) -> None:
     fill(store, 2000)
     store.db.inboxes(limit=1)
-    store.node.replica.stop_serving()
-    assert store.node.replica.sizes()["inboxes in order"] == 0
+    store.node.root.replica.stop_serving()
+    assert store.node.root.replica.sizes()["inboxes in order"] == 0
     assert store.db.inboxes(limit=1)[0].key == b"001999"
 
 

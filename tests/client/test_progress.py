@@ -121,7 +121,7 @@ def test_a_commit_that_waits_is_told_when_the_store_stops() -> None:
     store = Store()
     store.db.begin().get_for_update(b"a")
     waiting = store.start(store.core.put(b"a", b"1"))
-    store.node.replica.fail_all(Unavailable("it was stopped", retry_after=60.0))
+    store.node.root.replica.fail_all(Unavailable("it was stopped", retry_after=60.0))
     store.driver.settle()
     with pytest.raises(Unavailable, match="it was stopped"):
         waiting.result()

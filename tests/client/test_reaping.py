@@ -248,7 +248,7 @@ def test_a_commit_without_its_claim_takes_the_messages_from_their_holder(store: 
     send(store.db, b"k", b"1", b"2")
     tx, other = store.db.begin(), store.db.begin()
     assert len(tx.reap_queue(b"k")) == 2
-    store.node.replica.release_locks(tx.id)
+    store.node.root.replica.release_locks(tx.id)
     assert len(other.reap_queue(b"k")) == 2
     tx.commit()
     with pytest.raises(TransactionConflict):
@@ -260,7 +260,7 @@ def test_the_same_in_one_proposal(store: Store) -> None:
     send(store.db, b"k", b"1", b"2", b"3")
     tx, other = store.core.begin(), store.core.begin()
     assert len(store.driver.run(tx.reap_queue(b"k", 2))) == 2
-    store.node.replica.release_locks(tx.id)
+    store.node.root.replica.release_locks(tx.id)
     assert len(store.driver.run(other.reap_queue(b"k", 2))) == 2
     ended: list[str] = []
 

@@ -72,7 +72,7 @@ def test_a_transaction_that_read_before_a_restore_cannot_commit_after_it(
 def test_counting_may_take_longer_than_other_requests() -> None:
     store = Store(remote=True)
     store.db.put(b"a", b"1")
-    reads, counted = store.node.replica.registry.reads, []
+    reads, counted = store.node.root.replica.registry.reads, []
     check = reads[CheckImage]
 
     def slowly(view: View, request: CheckImage) -> Any:
@@ -85,7 +85,7 @@ def test_counting_may_take_longer_than_other_requests() -> None:
     store.advance(600)
     assert not counting.done
     counted.append(True)
-    store.node.replica.wake(["counting"])
+    store.node.root.replica.wake(["counting"])
     store.driver.settle()
     assert counting.result().tables == {"data": 1}
     counted.clear()

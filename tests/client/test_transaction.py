@@ -306,7 +306,7 @@ def test_messages_and_updates_cost_no_write_of_their_own(store: Store) -> None:
                 tx.enqueue_update(postroom.Increment(b"n%d" % number))
             tx.enqueue_message(b"later", b"m", deliver_at=3600)
 
-    index = store.node.replica.state.applied_index
+    index = store.node.root.replica.state.applied_index
     cost = []
     for action in (plain, sending):
         before = index()

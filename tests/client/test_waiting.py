@@ -32,14 +32,14 @@ def send(store: Store, *values: bytes, key: bytes = b"k", **options: Any) -> Non
 def evaluations(store: Store, kind: type) -> list[Any]:
     """Return a list of the requests of a kind that are evaluated from now on."""
     seen: list[Any] = []
-    evaluate = store.node.replica.registry.reads[kind]
+    evaluate = store.node.root.replica.registry.reads[kind]
 
     def counted(view: Any, request: Any) -> Any:
         seen.append(request)
         return evaluate(view, request)
 
     counted.__self__ = evaluate.__self__  # type: ignore[attr-defined]
-    store.node.replica.registry.reads[kind] = counted
+    store.node.root.replica.registry.reads[kind] = counted
     return seen
 
 
@@ -161,7 +161,7 @@ def test_a_message_of_one_that_was_cancelled_while_it_was_woken_goes_to_the_next
     def meanwhile(_: Any) -> None:
         store.engine.before_write = lambda _: None
         ask(store, ReleaseLocks(id_of(0)))  # it wakes the first, which is blocked
-        assert store.node.replica.waiting.is_looked_at_later(first)
+        assert store.node.root.replica.waiting.is_looked_at_later(first)
         assert store.node.replicas.cancel(first)
 
     store.engine.before_write = meanwhile
@@ -261,11 +261,11 @@ def test_waiters_that_give_up_leave_no_memory_behind(store: Store) -> None:
     with store.db.begin() as holder:
         holder.get_for_update(b"key")
         running = [store.start(give_up(number)) for number in range(500)]
-        assert len(store.node.replica.waiting_for[b"key"]) == 500
+        assert len(store.node.root.replica.waiting_for[b"key"]) == 500
         store.advance(5.0)
     for each in running:
         each.result()
-    assert store.node.replica.waiting_for == {}
+    assert store.node.root.replica.waiting_for == {}
     nothing_is_left(store)
 
 
@@ -275,7 +275,7 @@ def test_cancelled_waits_leave_nothing() -> None:
     calls += [ask(store, ReapQueue(b"%d" % n, 1, 1, id_of(n), 60.0, wait=True)) for n in range(500)]
     assert all(store.node.replicas.cancel(call) for call in calls)
     assert not any(store.node.replicas.cancel(call) for call in calls)
-    assert store.node.replica.waiting_for == {}
+    assert store.node.root.replica.waiting_for == {}
     nothing_is_left(store)
     store.db.close()
 
@@ -482,7 +482,7 @@ def test_the_token_of_a_line_is_what_it_waits_for() -> None:
     ask(store, reap(1))
     ask(store, lock(1))
     ask(store, lock(2))
-    assert set(store.node.replica.waiting_for) == {Arrival(b"k"), b"k"}
+    assert set(store.node.root.replica.waiting_for) == {Arrival(b"k"), b"k"}
     store.db.close()
 
 

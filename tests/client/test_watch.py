@@ -200,4 +200,4 @@ def test_a_watcher_that_leaves_is_forgotten(store: Store) -> None:
     store.db.put(b"a", b"1")
     next(changes)
     changes.close()
-    assert not any(store.node.replica.waiting_for.values())
+    assert not any(store.node.root.replica.waiting_for.values())

@@ -371,7 +371,7 @@ def read_disks(folders: dict[int, Path]) -> dict[int, SortedMap]:
         nodes = {
             number: open_ones.enter_context(_opened(folder)) for number, folder in folders.items()
         }
-        last = sorted(node.group.core.journal.last_index for node in nodes.values())
+        last = sorted(node.root.group.core.journal.last_index for node in nodes.values())
         committed = last[(len(last) - 1) // 2]
         return {number: _content(node, committed) for number, node in nodes.items()}
 
@@ -389,7 +389,7 @@ def _opened(folder: Path) -> Iterator[Node]:
 
 
 def _content(node: Node, committed: int) -> SortedMap:
-    core, storage = node.group.core, node.engine
+    core, storage = node.root.group.core, node.engine
     assert isinstance(storage, Storage)
     core.journal.committed_index = min(committed, core.journal.last_index)
     for writes in node.consensus.replay():

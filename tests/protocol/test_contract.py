@@ -17,6 +17,7 @@ from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.requests import CheckInbox, EnqueueUpdate, ListScheduled
 from postroom.protocol.requests import REQUESTS, Requests, name_of, weight_of
 from postroom.ranges.contract import (
+    ROOT_ID,
     UNTIL_IT_HAPPENS,
     Command,
     Concern,
@@ -44,7 +45,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     TransactionId,
 )
-from postroom.server.assembly import RANGE_ID, assemble_range
+from postroom.server.assembly import assemble_range
 from tests.client.stores import Store
 
 TOLD_BY_EACH: Final = ("answer", "since")
@@ -185,9 +186,9 @@ def test_the_memory_of_a_request_is_known_from_its_fields(kind: type[Request]) -
 
 def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     store = Store()
-    made = assemble_range(RANGE_ID, store.node, store.node, store.engine)
+    made = assemble_range(ROOT_ID, store.node, store.node.root, store.engine)
     registry: Registry = made.replica.registry
-    NodeRecords(RANGE_ID).register(registry)
+    NodeRecords(ROOT_ID).register(registry)
     evaluated = [*registry.reads, *registry.commands, *registry.writes]
     elsewhere = {DescribeNode, ReleaseLocks}  # the node itself, and the replica itself
     assert sorted(map(name_of, evaluated)) == sorted(

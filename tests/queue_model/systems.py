@@ -189,7 +189,7 @@ class ThreeNodes:
 
     def check(self) -> None:
         leader = self._cluster.leader()
-        if leader is not None and leader.node is not None and leader.node.replica.serves:
+        if leader is not None and leader.node is not None and leader.node.root.replica.serves:
             check_memory(queues_of(leader.node))
 
 

@@ -37,7 +37,10 @@ def _commit(write: Any, transaction_id: bytes = b"c" * 16) -> CommitTransaction[
 def test_a_withdrawn_commit_leaves_the_line_with_its_evaluation(write: Any) -> None:
     """The lock is free, so the commit is to be evaluated; before that, its client goes."""
     one_range = OneRange()
-    replica, node = one_range.replica, cast("Any", SimpleNamespace(replica=one_range.replica))
+    replica, node = (
+        one_range.replica,
+        cast("Any", SimpleNamespace(root=SimpleNamespace(replica=one_range.replica))),
+    )
     one_range.ask(_lock(HOLDER))
     commit = one_range.ask(_commit(write))
     behind = one_range.ask(_lock(NEXT))
@@ -81,7 +84,10 @@ def test_a_newcomer_does_not_write_before_one_that_has_waited_for_the_lock() -> 
 
 def test_the_rules_see_a_withdrawn_commit_that_is_not_evaluated_any_more() -> None:
     one_range = OneRange()
-    replica, node = one_range.replica, cast("Any", SimpleNamespace(replica=one_range.replica))
+    replica, node = (
+        one_range.replica,
+        cast("Any", SimpleNamespace(root=SimpleNamespace(replica=one_range.replica))),
+    )
     one_range.ask(_lock(HOLDER))
     commit = one_range.ask(_commit(Put(b"k", b"new")))
     replica.submit(Asked(ReleaseLocks(HOLDER)))

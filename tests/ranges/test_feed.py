@@ -39,7 +39,7 @@ class Watcher:
         return bytes(change.value)
 
     def leave(self) -> None:
-        for line in list(self.store.node.replica.waiting_for.values()):
+        for line in list(self.store.node.root.replica.waiting_for.values()):
             for waiting in list(line):
                 self.store.node.replicas.cancel(waiting)
 
@@ -49,8 +49,8 @@ def test_large_changes_are_bounded_in_bytes(store: Store) -> None:
     for number in range(40):
         store.db.put(b"a", b"%02d" % number + bytes(1_000_000))
         assert watcher.next()[:2] == b"%02d" % number
-        assert store.node.feed.kept_bytes <= FEED_BYTES_MAX
-    assert store.node.feed.kept_bytes > FEED_BYTES_MAX // 4
+        assert store.node.root.replica.feed.kept_bytes <= FEED_BYTES_MAX
+    assert store.node.root.replica.feed.kept_bytes > FEED_BYTES_MAX // 4
 
 
 def test_a_watcher_behind_the_kept_changes_misses_none(
@@ -62,7 +62,7 @@ def test_a_watcher_behind_the_kept_changes_misses_none(
     for number in range(50):
         store.db.put(b"a%02d" % (number % 7), b"%02d" % number + bytes(number % 60))
     assert [watcher.next()[:2] for _ in range(50)] == [b"%02d" % number for number in range(50)]
-    assert 0 < store.node.feed.kept_bytes <= 400
+    assert 0 < store.node.root.replica.feed.kept_bytes <= 400
     changes = store.db.watch(b"a", b"b", after=since)
     assert [next(changes).value[:2] for _ in range(50)] == [b"%02d" % each for each in range(50)]
 
@@ -76,7 +76,7 @@ def test_a_commit_larger_than_all_that_is_kept_is_told_too(
         for number in range(5):
             tx.put(b"a%d" % number, bytes(90) + b"%d" % number)
     assert [watcher.next()[-1:] for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
-    assert store.node.feed.kept_bytes <= 100
+    assert store.node.root.replica.feed.kept_bytes <= 100
 
 
 def test_changes_without_watchers_are_forgotten(store: Store) -> None:
@@ -84,12 +84,12 @@ def test_changes_without_watchers_are_forgotten(store: Store) -> None:
     store.db.put(b"a", bytes(1000))
     watcher.next()
     store.advance(5 * feed.IDLE_SECONDS)
-    assert store.node.feed.kept_bytes > 1000, "it waits still"
+    assert store.node.root.replica.feed.kept_bytes > 1000, "it waits still"
     watcher.leave()
     store.advance(2 * feed.IDLE_SECONDS)
-    assert store.node.feed.kept_bytes == 0
+    assert store.node.root.replica.feed.kept_bytes == 0
     store.db.put(b"a", bytes(1000))
-    assert store.node.feed.kept_bytes == 0
+    assert store.node.root.replica.feed.kept_bytes == 0
     timers = len(store.node.tasks._timers)
     store.advance(100 * feed.IDLE_SECONDS)
     assert len(store.node.tasks._timers) <= timers
@@ -103,7 +103,7 @@ def test_a_watcher_that_reads_slowly_finds_it_again(store: Store) -> None:
         assert changes.result() == b"%d" % number
         since = store.driver.now()
         store.advance(5 * feed.IDLE_SECONDS)
-        assert store.node.feed.kept_bytes == 0
+        assert store.node.root.replica.feed.kept_bytes == 0
 
 
 async def _ask(store: Store, request: ScanChanges) -> bytes | None:
@@ -116,8 +116,8 @@ def test_a_replica_that_stops_serving_drops_its_changes(store: Store) -> None:
     watcher = Watcher(store, b"a", b"b")
     store.db.put(b"a", bytes(1000))
     watcher.next()
-    store.node.replica.stop_serving()
-    assert store.node.feed.kept_bytes == 0
+    store.node.root.replica.stop_serving()
+    assert store.node.root.replica.feed.kept_bytes == 0
 
 
 @pytest.mark.parametrize("turns", range(16))
@@ -135,7 +135,7 @@ def test_a_watch_that_begins_during_a_completion_misses_no_change(
     writing = Running(write())
     for _ in range(turns):
         store.node.turn()
-    request = ScanChanges(b"a", b"b", store.node.replica.last_commit, wait=True)
+    request = ScanChanges(b"a", b"b", store.node.root.replica.last_commit, wait=True)
     answer = Running(_answer(store.driver.send(request)))
     for _ in range(30):
         store.node.turn()
@@ -146,7 +146,7 @@ def test_a_watch_that_begins_during_a_completion_misses_no_change(
         found = [change.value for change in answer.result().changes]
         assert found == [b"0", b"1", b"2", b"3"]
     else:
-        assert store.node.replica.last_commit == request.after, "it was there before"
+        assert store.node.root.replica.last_commit == request.after, "it was there before"
 
 
 async def _answer(answer: Awaitable[CommittedChanges]) -> CommittedChanges:
@@ -162,7 +162,7 @@ def test_a_change_of_more_than_is_kept_is_read_from_the_versions(
     with store.db.begin() as tx:
         for number in range(500):
             tx.put(b"a%03d" % number, b"%03d" % number)
-    assert store.node.feed.kept_bytes == 0, "so many are not even looked through"
+    assert store.node.root.replica.feed.kept_bytes == 0, "so many are not even looked through"
     store.db.put(b"a9", b"last")
     found = [watcher.next() for _ in range(502)]
     assert found == [b"first", *(b"%03d" % number for number in range(500)), b"last"]
@@ -173,7 +173,7 @@ class Looks:
 
     def __init__(self, store: Store) -> None:
         self.number = 0
-        reads = store.node.replica.registry.reads
+        reads = store.node.root.replica.registry.reads
         read = reads[ScanChanges]
 
         def counted(*rest: Any) -> Any:
@@ -192,7 +192,7 @@ class Looks:
 
 def _watch(store: Store, *spans: tuple[bytes, bytes]) -> list[Running[CommittedChanges]]:
     store.db.put(b"first", b"")
-    at = store.node.replica.last_commit
+    at = store.node.root.replica.last_commit
     return [
         store.start(_answer(store.driver.send(ScanChanges(start, end, at)))) for start, end in spans
     ]
@@ -263,7 +263,7 @@ def test_a_quiet_watch_is_told_once_in_a_while_how_far_it_has_come(store: Store)
     store.db.put(b"busy", b"")
     store.advance(feed.IDLE_SECONDS)
     changes = waits.result()
-    assert (changes.changes, changes.until) == ([], store.node.replica.last_commit)
+    assert (changes.changes, changes.until) == ([], store.node.root.replica.last_commit)
 
 
 def test_many_quiet_watches_are_refreshed_over_many_turns(store: Store) -> None:

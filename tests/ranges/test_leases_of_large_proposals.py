@@ -17,7 +17,7 @@ def test_a_large_proposal_does_not_shorten_a_newer_lease(
     """The lease lapsed while it was encoded; what had been asked for before came after."""
     store = Store()
     monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", 1)
-    replica = store.node.replica
+    replica = store.node.root.replica
     store.db.put(b"before", b"")
     store.clock.seconds += LEASE_SECONDS - 1
 

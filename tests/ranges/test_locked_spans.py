@@ -28,7 +28,7 @@ class Watched:
     def __init__(self) -> None:
         self.range = one_range = OneRange()
         replica = one_range.replica
-        self.node = cast("Any", SimpleNamespace(replica=replica))
+        self.node = cast("Any", SimpleNamespace(root=SimpleNamespace(replica=replica)))
         self.ask = one_range.ask
         assert self.ask(Lock([], [(START, END)], HOLDER, 60.0, BEGAN)).answers
 

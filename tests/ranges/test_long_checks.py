@@ -78,7 +78,7 @@ READS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def begin(store: Store, read: str, **more: Any) -> Commit:
-    at = store.node.replica.last_commit
+    at = store.node.root.replica.last_commit
     store.db.put(b"elsewhere", b"")
     return Commit(store, Put(b"done", b""), at=at, **READS[read](), **more)
 
@@ -124,7 +124,7 @@ def test_a_deletion_of_a_span_is_a_conflict(store: Store) -> None:
 
 def test_a_write_of_another_long_commit_is_a_conflict(store: Store) -> None:
     """One of two commits takes place if each writes what the other one has read."""
-    at = store.node.replica.last_commit
+    at = store.node.root.replica.last_commit
     store.db.put(b"elsewhere", b"")
     one = Commit(store, Put(key(1), b"1"), at=at, principal="one", **READS["spans"]())
     two = Commit(store, Put(key(2), b"2"), at=at, principal="two", **READS["reads"]())
@@ -133,7 +133,7 @@ def test_a_write_of_another_long_commit_is_a_conflict(store: Store) -> None:
 
 
 def begin_both(store: Store) -> tuple[Commit, Commit]:
-    at = store.node.replica.last_commit
+    at = store.node.root.replica.last_commit
     store.db.put(b"elsewhere", b"")
     first = Commit(store, Put(b"done", b""), at=at, **READS["spans"]())
     return first, Commit(store, Put(b"d", b""), at=at, principal="other", **READS["reads"]())
@@ -143,9 +143,9 @@ def test_a_check_under_way_ends_with_the_lease(store: Store) -> None:
     commit, waiting = begin_both(store)
     for _ in range(4):
         store.node.turn()
-    store.node.replica.stop_serving()
+    store.node.root.replica.stop_serving()
     assert (len(commit.answers), len(waiting.answers)) == (1, 1)
-    assert not store.node.replica._evaluator.is_behind
+    assert not store.node.root.replica._evaluator.is_behind
     store.driver.settle()
     store.db.put(b"after", b"")
 
@@ -157,7 +157,7 @@ def test_a_check_that_is_cancelled_is_given_up(store: Store) -> None:
     store.node.replicas.cancel(commit)
     store.driver.settle()
     assert (commit.answers, other.conflicts) == ([], False)
-    assert not store.node.replica._evaluator.is_behind
+    assert not store.node.root.replica._evaluator.is_behind
 
 
 @pytest.mark.parametrize("seed", range(5))

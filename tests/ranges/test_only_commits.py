@@ -26,7 +26,7 @@ def store() -> Iterator[Store]:
     made = Store()
     made.db.put(b"k", b"v")
     made.db.put(b"k", b"w")
-    assert made.node.replica.reads.only_commits
+    assert made.node.root.replica.reads.only_commits
     yield made
     made.node.close()
 
@@ -54,7 +54,7 @@ def _nothing() -> None:
     ],
 )  # fmt: skip
 def test_work_of_another_kind_ends_it(store: Store, add: Callable[[Replica], None]) -> None:
-    replica = store.node.replica
+    replica = store.node.root.replica
     add(replica)
     assert not replica.reads.only_commits
 
@@ -65,22 +65,22 @@ def test_sessions_end_it(store: Store) -> None:
     store.node.replicas.on_room(lambda: begun.append(1))
     store.db.put(b"k", b"x")
     assert begun
-    assert not store.node.replica.reads.only_commits
+    assert not store.node.root.replica.reads.only_commits
 
 
 def test_upkeep_is_evaluated_beside_commits(store: Store) -> None:
-    pending = store.node.upkeep(DELIVER_DUE)
+    pending = store.node.root.upkeep(DELIVER_DUE)
     store.db.put(b"k", b"x")
     assert pending.done
-    assert store.node.replica.reads.only_commits
+    assert store.node.root.replica.reads.only_commits
 
 
 def test_a_commit_waits_for_the_lease_if_that_is_over(store: Store) -> None:
-    store.node.services.stop()  # they add other work, and so does the guard of the disk
+    store.node.root.services.stop()  # they add other work, and so does the guard of the disk
     store.node._guard.look_at = math.inf
     store.clock.seconds += 10 * LEASE_SECONDS
     told = _Told(commit(store, 9, Put(b"k", b"x")))
-    store.node.replica.submit(told)
+    store.node.root.replica.submit(told)
     store.node.turn()
     assert not told.answers, "this turn has asked for the lease"
     store.node.turn()
@@ -88,7 +88,7 @@ def test_a_commit_waits_for_the_lease_if_that_is_over(store: Store) -> None:
 
 
 def test_a_lock_that_is_held_for_too_long_is_released_beside_commits(store: Store) -> None:
-    replica = store.node.replica
+    replica = store.node.root.replica
     with store.db.begin(timeout=60) as tx:
         tx.get_for_update(b"k")
         store.db.put(b"other", b"x")
@@ -107,7 +107,7 @@ def test_a_batch_that_goes_on_is_not_left(monkeypatch: pytest.MonkeyPatch) -> No
     queues.create()
     queues.enqueue(b"first")
     monkeypatch.setattr("postroom.limits.COMPLETED_AT_ONCE_MAX", 4)
-    replica, node = queues.store.node.replica, queues.store.node
+    replica, node = queues.store.node.root.replica, queues.store.node
     assert replica.reads.only_commits
     writes = [queues.message(b"%d" % number) for number in range(20)]
     told = _Told(commit(queues.store, 9, *writes))

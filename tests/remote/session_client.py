@@ -71,4 +71,4 @@ def commit(store: Store, number: int, *writes: Any, client: bytes = OWN) -> Comm
 
 
 def waiting(store: Store) -> int:
-    return sum(map(len, store.node.replica.waiting_for.values()))
+    return sum(map(len, store.node.root.replica.waiting_for.values()))

@@ -237,7 +237,7 @@ def test_the_lease_and_the_clock_go_with_the_answers(store: Store) -> None:
     client = Client(Sessions(store.node))
     client.ask(Now())
     (_, frame) = client.read()
-    assert frame.lease == store.node.replica.lease.sequence
+    assert frame.lease == store.node.root.replica.lease.sequence
     assert frame.clock >= client.answers[1]
     assert isinstance(Value(None, 1), Value)
 

@@ -97,7 +97,7 @@ def test_errors_travel(store: Store) -> None:
 
 def test_a_node_that_has_failed_sends_its_clients_elsewhere(store: Store) -> None:
     client = Client(Sessions(store.node))
-    store.node.replica.fail_all(Unavailable("closed"))
+    store.node.root.replica.fail_all(Unavailable("closed"))
     client.ask(Get(b"k"))
     client.read()
     assert client.failures[1][0] == NOT_LEASEHOLDER

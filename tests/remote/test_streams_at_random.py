@@ -315,7 +315,7 @@ class History:
         assert self.sessions.large_frames.bytes == 0
         assert self.server.unfinished.bytes == 0
         assert self.router.is_quiet()
-        assert not sum(map(len, self.store.node.replica.waiting_for.values()))
+        assert not sum(map(len, self.store.node.root.replica.waiting_for.values()))
         assert set(self.sessions._open) <= {self.router.client}
         assert self.router.next_deadline() > self.clock.seconds
         assert self.alarm_at <= self.router.next_deadline()

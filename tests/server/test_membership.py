@@ -60,15 +60,20 @@ class Node:
 
     def __init__(self, group: Group, *nodes: NodeDescriptor) -> None:
         self.node_id = 1
+        self.is_root = True
         self.group = group
         self.nodes: Nodes | None = Nodes(b"c" * 16, 100, nodes)
         self.done: list[object] = []
         self.outcome = ProposalOutcome.APPLIED
         self.refuses = False
+        self.elsewhere: set[int] = set()
         self.service = MembershipService(self, group, self)  # type: ignore[arg-type]
 
     async def wait(self, timeout_seconds: float) -> None:
         raise AssertionError
+
+    def has_member(self, node_id: int) -> bool:
+        return node_id in self.elsewhere or node_id in (*self.group.members, *self.group.learners)
 
     async def change_members(self, change: Change) -> ProposalOutcome:
         self.done.append(change)
@@ -341,3 +346,19 @@ def test_a_node_has_its_place_when_it_counts_or_enough_others_do(
     group.both = both
     known = Nodes(b"c" * 16, 100, tuple(member(each) for each in nodes))
     assert has_joined(4, group, known) is expected  # type: ignore[arg-type]
+
+
+def test_a_node_is_forgotten_when_it_has_left_the_groups_of_all_ranges() -> None:
+    node = Node(Group((1, 2)), member(1), member(2), member(3, retired=True))
+    node.elsewhere = {3}
+    assert node.steps() == []
+    assert not finished(node.service.step()), "it looks again"
+    node.elsewhere = set()
+    assert node.steps() == [ForgetNode(3)]
+
+
+def test_only_the_root_forgets_nodes() -> None:
+    node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True))
+    node.is_root = False
+    assert node.steps() == [Remove(3)]
+    assert finished(node.service.step())

@@ -136,7 +136,7 @@ def test_a_store_that_crashed_rests_without_writing(
     for _ in range(3):
         end(store)
         before = store.dump()
-        assert store.node.replica.rests
+        assert store.node.root.replica.rests
         read_everything(store.db)
         store.advance(1000)
         assert store.dump() == before
@@ -175,17 +175,17 @@ def test_a_write_after_resting_is_above_all_read_timestamps(
 
 def test_the_first_write_ends_the_rest(store: Store) -> None:
     store.db.put(b"a", b"1")
-    lease = store.node.replica.lease
+    lease = store.node.root.replica.lease
     store.restart(after_seconds=100)
     tx = store.db.begin()
     assert tx.get(b"a") == b"1"
-    assert store.node.replica.rests
+    assert store.node.root.replica.rests
     tx.put(b"a", b"2")
     tx.commit()
-    assert not store.node.replica.rests
-    assert store.node.services.running
-    assert store.node.replica.lease.sequence == lease.sequence
-    assert store.node.replica.lease.expiration > lease.expiration
+    assert not store.node.root.replica.rests
+    assert store.node.root.services.running
+    assert store.node.root.replica.lease.sequence == lease.sequence
+    assert store.node.root.replica.lease.expiration > lease.expiration
     assert store.db.increment(b"n") == 1
 
 
@@ -212,11 +212,11 @@ def test_a_watch_of_a_store_at_rest_sees_the_first_change(store: Store) -> None:
 def test_a_message_that_becomes_due_wakes_a_store_at_rest(store: Store) -> None:
     fill(store.db)
     store.restart()
-    assert store.node.replica.rests
+    assert store.node.root.replica.rests
     store.advance(3500)
-    assert store.node.replica.rests
+    assert store.node.root.replica.rests
     store.advance(101)
-    assert not store.node.replica.rests
+    assert not store.node.root.replica.rests
     assert [each.value for each in store.db.peek(b"q")] == [b"m", b"later"]
 
 
@@ -235,8 +235,8 @@ def test_a_store_with_something_due_does_not_rest_at_all(store: Store) -> None:
     engine = store._open_engine()
     node = Node(engine, store.clock, Random(1), NoPeers(), NodeOptions(rests_alone=True))
     node.start()
-    assert node.replica.serves
-    assert not node.replica.rests
+    assert node.root.replica.serves
+    assert not node.root.replica.rests
     node.close()
     store._start()
 
@@ -257,6 +257,6 @@ def test_a_node_of_a_cluster_does_not_rest() -> None:
     store = Store()
     store.db.put(b"a", b"1")
     store.restart()
-    assert not store.node.replica.rests
-    assert store.node.services.running
+    assert not store.node.root.replica.rests
+    assert store.node.root.services.running
     store.db.close()

@@ -85,7 +85,7 @@ def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
         if driver._in_turn or wanted or asked:
             return wanted
         asked.append(1)  # the turn is over: now comes the other thread, up to where it sleeps
-        driver._submit(late)
+        driver._replicas.submit(late)
         assert driver._driving
         late.woken = thread_driver.threading.Lock()
         late.woken.acquire()

@@ -119,6 +119,6 @@ class CheckedWay:
 
 def check_usual_way(node: Node) -> None:
     """Compare both ways in each turn of a node."""
-    way = node.replica.usual_way
+    way = node.root.replica.usual_way
     if isinstance(way, UsualEvaluator):
-        node.replica.usual_way = CheckedWay(node.replica, way)
+        node.root.replica.usual_way = CheckedWay(node.root.replica, way)

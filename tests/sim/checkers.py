@@ -29,12 +29,12 @@ from postroom.kv import keys, versions
 from postroom.kv.memory import SortedMap
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, InboxIndexEntry
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
-from postroom.server.assembly import RANGE_ID
 from tests.sim import queue_rules
 
-_RANGE: Final = keys.RANGE + keys.u64(RANGE_ID)
-_SENDER: Final = keys.u64(RANGE_ID)
+_RANGE: Final = keys.RANGE + keys.u64(ROOT_ID)
+_SENDER: Final = keys.u64(ROOT_ID)
 _CEILING: Final = keys.store_key("clock ceiling")
 
 _decode = msgspec.msgpack.decode

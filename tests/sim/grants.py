@@ -92,7 +92,7 @@ class Grants:
         self._ends: dict[bytes, _End] = {}
         self._protected: Counter[int] = Counter()
         self._broken: Broken | None = None
-        memory, registry = node.replica.memory, node.replica.registry
+        memory, registry = node.root.replica.memory, node.root.replica.registry
         memory.keeper = cast("MemoryKeeper", _WatchedKeeper(memory.keeper, self))
         self._either: set[tuple[bytes, bytes]] = set()
         self._chosen_before: dict[int, ReapQueue] = {}
@@ -128,7 +128,7 @@ class Grants:
         if self._node.failed is None:
             ended = [
                 service.__qualname__
-                for service in self._node.services._running
+                for service in self._node.root.services._running
                 if service.cr_frame is None  # it is closed
             ]
             require(not ended, f"of node {self._node.node_id} these services have ended: {ended}")

@@ -16,18 +16,18 @@ import pytest
 from postroom.kv import keys, versions
 from postroom.kv.memory import SortedMap
 from postroom.messaging.requests import Delivered, InboxIndexEntry
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.requests import Increment
 from postroom.ranges.state import APPLIED_RECORD
-from postroom.server.assembly import RANGE_ID
 from tests.sim import checkers, disks
 from tests.sim.checkers import Broken
 from tests.sim.cluster.embedded import EmbeddedStore
 
-_DELIVERABLE = keys.outbox_prefix(RANGE_ID, keys.DELIVERABLE)
-_EXECUTABLE = keys.outbox_prefix(RANGE_ID, keys.EXECUTABLE)
-_DEAD = keys.dead_letter_prefix(RANGE_ID)
-_GARBAGE = keys.garbage_prefix(RANGE_ID)
-_COUNTERS = keys.record_key(RANGE_ID, APPLIED_RECORD)
+_DELIVERABLE = keys.outbox_prefix(ROOT_ID, keys.DELIVERABLE)
+_EXECUTABLE = keys.outbox_prefix(ROOT_ID, keys.EXECUTABLE)
+_DEAD = keys.dead_letter_prefix(ROOT_ID)
+_GARBAGE = keys.garbage_prefix(ROOT_ID)
+_COUNTERS = keys.record_key(ROOT_ID, APPLIED_RECORD)
 _CEILING = keys.store_key("clock ceiling")
 
 

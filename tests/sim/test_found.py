@@ -68,8 +68,8 @@ def test_an_update_stored_while_later_entries_are_taken_is_not_passed_over() -> 
     node = store.machine.node
     assert node is not None
     store.submit(transaction(1, EnqueueUpdate(Increment(b"key", 1)), began=began))
-    node.upkeep(ExecuteDue(512))
-    evaluator = node.replica._evaluator
+    node.root.upkeep(ExecuteDue(512))
+    evaluator = node.root.replica._evaluator
     evaluator._clock = _Scripted(node.clock, [moment - 2, moment + 1])
     take_turn(store)
     evaluator._clock = node.clock
@@ -107,7 +107,7 @@ def test_a_message_stored_while_others_are_delivered_does_not_wait_for_the_next_
     assert node is not None
     store.agenda.stand_still(0.6)
     store.submit(transaction(1, EnqueueMessage(b"key", b"behind"), began=store.now()))
-    node.upkeep(DeliverDue(512))
+    node.root.upkeep(DeliverDue(512))
     take_turn(store)
     store.let_pass(1.0)
     assert len(store.run(db.peek(b"key"))) == 2

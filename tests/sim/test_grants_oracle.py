@@ -387,8 +387,10 @@ class Stage:
         )
         self.memory = SimpleNamespace(keeper=keeper)
         node = SimpleNamespace(
-            node_id=1, failed=None, services=SimpleNamespace(_running=[]),
-            replica=SimpleNamespace(registry=self.registry, memory=self.memory),
+            node_id=1, failed=None, root=SimpleNamespace(
+                services=SimpleNamespace(_running=[]),
+                replica=SimpleNamespace(registry=self.registry, memory=self.memory),
+            ),
             monotonic=lambda: self.event.monotonic,
         )  # fmt: skip
         self.grants = Grants(cast("Any", node))

@@ -230,7 +230,9 @@ class Stage:
             mail = InboxIndexEntry(len(pairs), min(pairs, default=b"")[-20:], self.held)
             pairs[keys.mail_key(INBOX)] = msgspec.msgpack.encode(mail)
         self.replica._stored = SortedMap().updated(dict(pairs))
-        node = cast("Any", SimpleNamespace(replica=self.replica, sizes=self.sizes))
+        node = cast(
+            "Any", SimpleNamespace(root=SimpleNamespace(replica=self.replica), sizes=self.sizes)
+        )
         try:
             check_lines(node)
             check_sizes(node)

@@ -54,7 +54,7 @@ class _Watched:
 
     def __init__(self, node: Node) -> None:
         self.steps = 0
-        self.outboxes = _outboxes(node.replica)
+        self.outboxes = _outboxes(node.root.replica)
         self.looked_at: tuple[object, ...] = ()
 
 
@@ -83,8 +83,8 @@ def check_step(node: Node) -> None:
     watched.steps += 1
     if watched.steps % COUNTED_STEPS == 0:
         check_sizes(node)
-    _check_outboxes(node.replica, watched)
-    if node.replica.waiting_for and len(node.replica.waiting):
+    _check_outboxes(node.root.replica, watched)
+    if node.root.replica.waiting_for and len(node.root.replica.waiting):
         check_lines(node)
 
 
@@ -95,7 +95,7 @@ def check_sizes(node: Node) -> None:
     timers, deadlines = sizes["timers"], sizes["deadlines"]
     if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX:
         raise Broken(f"timers gather: {sizes}")
-    replica = node.replica
+    replica = node.root.replica
     kept = {each for of_client in _holders(replica).clients.values() for each in of_client}
     holding = _locks(replica)._tokens.keys() | _claims(replica)._holders.keys()
     idle = kept - holding - _claiming(replica)._claiming.keys() - {HOLDER}
@@ -127,7 +127,7 @@ def _heads(outboxes: Iterable[Outbox]) -> list[bytes]:
 
 def check_lines(node: Node) -> None:
     """Check that no call waits in vain."""
-    replica = node.replica
+    replica = node.root.replica
     if replica._proposal is not None:
         return  # its locks are not free yet
     for token, line in replica.waiting_for.items():
@@ -157,7 +157,7 @@ def _is_refused_later(replica: Replica, call: Call) -> bool:
 def check_rest(node: Node) -> None:
     """Check that nothing is under way any more."""
     sizes = node.sizes()
-    if _holders(node.replica).knows(HOLDER):  # the order of inboxes, which stays for a while
+    if _holders(node.root.replica).knows(HOLDER):  # the order of inboxes, which stays for a while
         sizes |= {"holders": sizes["holders"] - 1, "inboxes in order": 0}
     left = {name: size for name, size in sizes.items() if size and name not in ALWAYS_THERE}
     require(not left, f"clients have gone, but there is still {left}")

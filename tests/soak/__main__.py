@@ -239,9 +239,9 @@ async def _written(node: Node) -> list[int]:
     """Return how many entries the log gets in each of some times."""
     counts = []
     for _ in range(IDLE_TIMES):
-        before = node.group.last_index
+        before = node.root.group.last_index
         await asyncio.sleep(IDLE_SECONDS)
-        counts.append(node.group.last_index - before)
+        counts.append(node.root.group.last_index - before)
     return counts
 
 
@@ -301,7 +301,7 @@ class _Held:
 
 def _inside(node: Node) -> dict[str, float]:
     """Return what the node keeps in memory for its clients, by its own tables."""
-    replica = node.replica
+    replica = node.root.replica
     queues: Any = replica.registry.reads[ClaimQueue].__self__  # type: ignore[attr-defined]
     managers = list(queues.by_name.values())
     return {

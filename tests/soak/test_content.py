@@ -11,7 +11,7 @@ import postroom
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.opening import open_engine
-from postroom.server.assembly import RANGE_ID
+from postroom.ranges.contract import ROOT_ID
 from tests.soak import content
 
 
@@ -48,7 +48,7 @@ def test_a_version_that_is_on_no_list(folder: Path) -> None:
 
 def test_garbage_that_is_not_collected(folder: Path) -> None:
     engine = open_engine(_engine(folder), create=False)
-    engine.write({keys.garbage_prefix(RANGE_ID) + keys.u64(from_seconds(1.0)): b"\x90"}, sync=True)
+    engine.write({keys.garbage_prefix(ROOT_ID) + keys.u64(from_seconds(1.0)): b"\x90"}, sync=True)
     engine.close()
     assert any("is not collected" in each for each in content.look_through(folder)[1])
 

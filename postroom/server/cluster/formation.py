@@ -38,6 +38,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.marker import FORMAT_VERSION
 from postroom.limits import JOIN_ADDRESSES_MAX, VOTERS_MAX
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import (
     NodeDescriptor,
     Nodes,
@@ -48,7 +49,6 @@ from postroom.ranges.nodes import (
     secret_key,
 )
 from postroom.ranges.state import APPLIED_RECORD, AppliedRecord
-from postroom.server.assembly import RANGE_ID
 from postroom.server.opening import STORE_KEY, StoreRecord, read_store
 
 IDENTITY_KEY: Final = keys.store_key("identity")
@@ -241,9 +241,9 @@ def become_writes(node_id: int, nodes: Nodes) -> WriteSet:
     A founding that was cut short may have left the state of another cluster, which they remove. The
     state is written before the record that makes it count.
     """
-    applied_key = keys.record_key(RANGE_ID, APPLIED_RECORD)
+    applied_key = keys.record_key(ROOT_ID, APPLIED_RECORD)
     return {
-        **dict.fromkeys((nodes_key(RANGE_ID), secret_key(RANGE_ID), applied_key)),
+        **dict.fromkeys((nodes_key(ROOT_ID), secret_key(ROOT_ID), applied_key)),
         STORE_KEY: _encode(StoreRecord(FORMAT_VERSION, nodes.cluster_id, node_id)),
         KNOWN_NODES_KEY: _encode(nodes),
     }
@@ -272,8 +272,8 @@ def found_writes(nodes: Nodes, secret: bytes = b"") -> WriteSet:
     """
     return {
         **become_writes(nodes.nodes[0].node_id, nodes),
-        **founding_writes(RANGE_ID, nodes, secret),
-        keys.record_key(RANGE_ID, APPLIED_RECORD): _encode(AppliedRecord(FIRST_INDEX)),
+        **founding_writes(ROOT_ID, nodes, secret),
+        keys.record_key(ROOT_ID, APPLIED_RECORD): _encode(AppliedRecord(FIRST_INDEX)),
     }
 
 
@@ -287,12 +287,12 @@ def adopt_writes(
     """Return the writes that make an embedded store, a group of one, a cluster's first node."""
     own = NodeDescriptor(record.node_id, address, store_id, fingerprint=fingerprint)
     nodes = Nodes(record.cluster_id, record.node_id + 1, (own,))
-    return {**identity_writes(store_id), **founding_writes(RANGE_ID, nodes, secret)}
+    return {**identity_writes(store_id), **founding_writes(ROOT_ID, nodes, secret)}
 
 
 def known_nodes(engine: Engine) -> Nodes | None:
     """Return the cluster as this disk knows it."""
-    return decode(engine.get(nodes_key(RANGE_ID)) or engine.get(KNOWN_NODES_KEY))
+    return decode(engine.get(nodes_key(ROOT_ID)) or engine.get(KNOWN_NODES_KEY))
 
 
 def node_alone(engine: Engine) -> int | None:
@@ -325,5 +325,5 @@ def first_members(engine: Engine) -> tuple[int, ...]:
 
     If there are many founders, the first ones vote; the others become learners later.
     """
-    nodes = decode(engine.get(nodes_key(RANGE_ID)))
+    nodes = decode(engine.get(nodes_key(ROOT_ID)))
     return () if nodes is None else tuple(node.node_id for node in nodes.nodes[:VOTERS_MAX])

@@ -27,8 +27,9 @@ from postroom.kv.engine_folder import EngineName
 from postroom.limits import DISK_RESERVE_BYTES, MEMORY_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
-from postroom.server.assembly import RANGE_ID, NodeOptions
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
 from postroom.server.cluster.admission import raise_descriptor_limit
@@ -224,7 +225,7 @@ class ServedNode:
         peers.on_frame = node.on_frame
         peers.has_leader = lambda: node.leader() is not None
         peers.fingerprint = self._security.fingerprint
-        peers.secret = lambda: self._engine.get(secret_key(RANGE_ID)) or b""
+        peers.secret = lambda: self._engine.get(secret_key(ROOT_ID)) or b""
         node.on_malformed = peers.distrust
         node.link_error = peers.connection_error
         sessions = self._sessions = Sessions(node)
@@ -341,7 +342,10 @@ class ServedNode:
     def _has_joined(self) -> bool:
         """Return whether this node counts; operators wait for that to replace the next one."""
         node = self.node
-        return node.nodes is not None and has_joined(node.node_id, node.group, node.nodes)
+        nodes = node.nodes
+        return nodes is not None and all(
+            has_joined(node.node_id, group, nodes) for group in node.groups()
+        )
 
     async def _look_around(self) -> None:
         """Ask the others whenever no node leads, or none talks to this one: it may be removed."""
@@ -367,11 +371,11 @@ class ServedNode:
 
     def _is_removed(self) -> bool:
         """Return whether the cluster goes on without this node, for good."""
-        nodes, group = self.node.nodes, self.node.group
-        mine = None if nodes is None else nodes.by_id(self.node.node_id)
+        nodes, node_id = self.node.nodes, self.node.node_id
+        mine = None if nodes is None else nodes.by_id(node_id)
         if nodes is None or (mine is not None and not mine.retired):
             return False
-        return self.node.node_id not in (*group.members, *group.learners)
+        return not self.node.has_member(node_id)
 
     def _fail(self, error: Error) -> None:
         self._failure = error

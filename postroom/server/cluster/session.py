@@ -150,7 +150,7 @@ class Session:
         self._peer = peer
         self._sessions = sessions
         self._node = sessions.node
-        self._submit = sessions.node.replicas.submit
+        self._replicas = sessions.node.replicas
         self._admission = sessions.admission
         self._asked: dict[int, ClientCall] = {}
         self._answers = AnswerQueue(
@@ -159,7 +159,7 @@ class Session:
         self._say = self._answers.say
         self._own_bytes = 0
         self._waiting = 0
-        self._protected = ClientProtections(sessions.node.replicas)
+        self._protected = ClientProtections(self._replicas)
         self._refusal: Failure | None = None
         self._permitted = permitted(access.role)
         self._intake = StreamIntake(self, self._permitted, sessions.large_frames)
@@ -210,12 +210,12 @@ class Session:
             WireError, VersionMismatch: it is malformed, or of another version.
             Unavailable: it is large, and the node has too many of those.
         """
-        self._node.replicas.charge(FRAME_STEPS)
+        self._replicas.charge(FRAME_STEPS)
         if self.client and len(frame) > FRAME_AT_ONCE_BYTES:
             self._intake.begin(frame, self.heard_at)
             self._wait_for_room()
             return
-        self._node.replicas.charge(len(frame) // FRAME_BYTES_PER_STEP)
+        self._replicas.charge(len(frame) // FRAME_BYTES_PER_STEP)
         try:
             message = frames.from_client(frame, self._permitted.frame)
         except WireError:
@@ -284,15 +284,15 @@ class Session:
         self._own_bytes = self._waiting = 0
         asked, self._asked = self._asked, {}
         for call in asked.values():
-            self._node.replicas.cancel(call)
+            self._replicas.cancel(call)
             self._admission.left(call.size)
         self._sessions.closed(self)  # last: a cancelled request may have let the next one be served
         for timestamp in self._protected.to_take_back():
-            self._submit(TakenBack(Unprotect(timestamp)))
+            self._replicas.submit(TakenBack(Unprotect(timestamp)))
 
     def is_busy(self) -> bool:
         """Return whether its client waits for something, or holds something."""
-        held = self._node.replicas.holds_for(self.client)
+        held = self._replicas.holds_for(self.client)
         return bool(self._asked or self._intake or self._protected or held)
 
     # --- input
@@ -307,7 +307,7 @@ class Session:
 
     def welcome(self) -> None:
         """Send the leader and the addresses of the nodes."""
-        self._node.replicas.charge(WELCOME_STEPS)
+        self._replicas.charge(WELCOME_STEPS)
         self._answers.put(welcome_of(self._node, self._admission.limits.stream_requests_max))
 
     def _on_ask(self, ask: frames.Ask[Any], frame: bytes) -> None:
@@ -342,12 +342,12 @@ class Session:
                 self._wait_for_room()
                 return
             weight = weight_of(request)
-            self._node.replicas.charge(REQUEST_STEPS + weight // DECODED_BYTES_PER_STEP)
+            self._replicas.charge(REQUEST_STEPS + weight // DECODED_BYTES_PER_STEP)
             self.take_on(number, request, share + weight)
 
     def _may_submit(self) -> bool:
         unread_max = self._admission.limits.unread_bytes_max
-        return self._answers.unread_bytes < unread_max and not self._node.replicas.is_used_up
+        return self._answers.unread_bytes < unread_max and not self._replicas.is_used_up
 
     def _wait_for_room(self) -> None:
         """Go on with waiting frames when answers were taken, or with the next turn."""
@@ -368,7 +368,7 @@ class Session:
         if intake and not self.ended and self._takes_answers():
             self.heard_at = self._node.monotonic()  # it is not read from until all of it is done
             try:
-                self._node.replicas.charge(intake.go_on(self.heard_at))
+                self._replicas.charge(intake.go_on(self.heard_at))
             except (WireError, VersionMismatch, Unavailable) as error:
                 self.malformed(error)
             if not intake:
@@ -427,11 +427,11 @@ class Session:
             admission.bytes += size
             self._own_bytes += size
             self._waiting += call.waits
-            self._submit(call)
+            self._replicas.submit(call)
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
         if type(request) is DescribeNode:
-            self._node.replicas.charge(request.steps)
+            self._replicas.charge(request.steps)
             self._say((number, self._node.describe()), 1024)
             return
         if type(request) is Protect and self._protected.count >= (
@@ -455,15 +455,15 @@ class Session:
         self._admission.entered(size)
         self._own_bytes += size
         self._waiting += call.waits
-        self._submit(call)
+        self._replicas.submit(call)
 
     def withdraw(self, numbers: Sequence[int]) -> None:
         """Withdraw requests, which are not wanted any more."""
-        self._node.replicas.charge(len(numbers))
+        self._replicas.charge(len(numbers))
         for number in numbers:
             call = self._asked.pop(number, None)
             if call is not None:
-                self._node.replicas.cancel(call)
+                self._replicas.cancel(call)
                 self._left(call)
                 self._fail(number, IS_WITHDRAWN)
 

@@ -214,7 +214,7 @@ class Queues:
 
 def queues_of(node: Node) -> RangeQueues:
     """Return the queues of a node's range."""
-    commands = node.replica.registry.commands
+    commands = node.root.replica.registry.commands
     advance: Any = next(each for kind, each in commands.items() if kind.__name__ == "AdvanceQueues")
     queues: RangeQueues = advance.__self__
     return queues

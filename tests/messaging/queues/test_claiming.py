@@ -98,8 +98,8 @@ def test_a_consumer_that_gives_up_waiting_loses_no_message(queues: Queues) -> No
     driver = queues.store.driver
     request = queues.claim_request(1, wait=True)
     waiting = queues.start(request)
-    (call,) = next(iter(driver.node.replica.waiting_for.values()))
-    assert driver.node.replica.cancel(call)
+    (call,) = next(iter(driver.node.root.replica.waiting_for.values()))
+    assert driver.node.root.replica.cancel(call)
     queues.enqueue(b"1")
     assert not waiting.done
     assert queues.payloads() == [b"1"]
@@ -155,7 +155,7 @@ def test_idle_consumers_write_nothing(queues: Queues) -> None:
         queues.start(queues.claim_request(wait=True, consumer=queues.consumer(number)))
     queues.enqueue(b"unwanted", after=10_000)
     queues.pass_time(200)  # the setup's records are collected
-    state = queues.store.node.replica.state
+    state = queues.store.node.root.replica.state
     before = state.applied_index()
     queues.pass_time(1000)
     assert state.applied_index() == before
@@ -230,7 +230,7 @@ def test_the_service_of_queues_tells_which_message_is_held_for_longest(queues: Q
     queues.claim()
     note = queues.range_queues.note()
     assert "the message 'first' of the queue 'other': for 5 s, since 20" in note
-    services = queues.store.node.services.status()
+    services = queues.store.node.root.services.status()
     assert next(each.note for each in services if each.name == "queues") == note
 
 

@@ -86,6 +86,6 @@ def test_a_lost_consumer_goes_back_at_once_and_counts_an_attempt(queues: Queues)
     transaction = gone + b"transact"
     queues.claim(1, consumer=queues.consumer(1, gone))
     queues.claim(1, consumer=queues.consumer(2, gone), transaction_id=transaction)
-    queues.store.node.replica.release_client(gone)
+    queues.store.node.root.replica.release_client(gone)
     again = queues.claim(2, wait=True)
     assert [(each.payload, each.epoch) for each in again] == [(b"1", 1), (b"2", 1)]

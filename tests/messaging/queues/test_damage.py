@@ -130,7 +130,9 @@ def test_a_queue_damaged_at_a_new_lease_is_set_aside_and_can_be_dropped(
     told = queues.told()
     assert told.pop(Q).startswith("the queue 'emails' is damaged")
     assert told == {"other": "", "third": ""}
-    status = next(each for each in queues.store.node.services.status() if each.name == "queues")
+    status = next(
+        each for each in queues.store.node.root.services.status() if each.name == "queues"
+    )
     assert status.failures == 1
     assert "'emails' is damaged" in status.trouble
     queues.drop()

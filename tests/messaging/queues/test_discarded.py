@@ -93,7 +93,7 @@ def test_endless_rejections_grow_neither_log_nor_disk_more_than_is_counted() -> 
     queues = Queues()
     queues.create(ack_wait=5.0)
     queues.enqueue(b"poison")
-    state = queues.store.node.replica.state
+    state = queues.store.node.root.replica.state
     stored, entries = len(queues.stored()), []
     for _ in range(12):
         before, fired = state.applied_index(), queues.counts().get("fired", 0)
@@ -163,7 +163,7 @@ def test_messages_fired_by_a_proposal_that_replaces_the_state_go_back(
     queues = Queues()
     queues.create(ack_wait=1000.0)
     waiting = queues.start(queues.claim_request(2, wait=True))
-    replica = queues.store.node.replica
+    replica = queues.store.node.root.replica
     replica.usual_way = None  # it does not ask the evaluator that is replaced
     sound = replica.registry.writes[EnqueueInQueue]
 

@@ -292,7 +292,7 @@ def test_managers_are_forgotten_though_each_proposal_does_something_with_a_queue
         enqueue = queues.transaction(queues.message(b"x", f"tenant {number}"))
 
         async def both(enqueue: Any = enqueue) -> None:
-            calls = [driver.send(enqueue), driver.node.upkeep(ADVANCE)]
+            calls = [driver.send(enqueue), driver.node.root.upkeep(ADVANCE)]
             for call in calls:
                 await call
 

@@ -207,7 +207,7 @@ def test_the_messages_of_a_client_that_has_gone_are_fired_again_and_count(queues
     gone, there = b"client 1", b"client 2"
     first = queues.claim(2, consumer=queues.consumer(1, gone))
     queues.claim(1, consumer=queues.consumer(1, there))
-    replica = queues.store.node.replica
+    replica = queues.store.node.root.replica
     assert replica.holds_for(gone)
     replica.release_client(gone)
     queues.pass_time(1)
@@ -240,7 +240,7 @@ def test_the_messages_that_a_transaction_claimed_go_back_when_it_ends(queues: Qu
     held = queues.claim(2, transaction_id=transaction)
     assert queues.store.node.sizes()["queue claims"] == 1
     queues.acknowledge(held[0])
-    queues.store.node.replica.release_locks(transaction)
+    queues.store.node.root.replica.release_locks(transaction)
     (message,) = queues.claim(wait=True)
     assert (message.payload, message.epoch) == (b"2", 0)
     assert queues.store.node.sizes()["queue claims"] == 0
@@ -276,7 +276,7 @@ def test_the_next_leaseholder_goes_on_from_what_is_stored(queues: Queues) -> Non
 
 def test_a_claim_under_way_is_sent_elsewhere_when_the_lease_ends(queues: Queues) -> None:
     waiting = queues.start(queues.claim_request(wait=True))
-    replica = queues.store.node.replica
+    replica = queues.store.node.root.replica
     replica.stop_serving()
     assert queues.store.node.sizes()["queue waits"] == 0
     queues.store.driver.settle()

@@ -194,7 +194,7 @@ def test_the_line_of_a_message_that_dies_and_moves_names_its_new_queue(
     queues.update(max_attempts=1, dead_letter_queue="grave")
     queues.enqueue(b"1")
     queues.claim(consumer=queues.consumer(1, b"\x07" * 8))
-    queues.store.node.replica.release_client(b"\x07" * 8)
+    queues.store.node.root.replica.release_client(b"\x07" * 8)
     assert queues.payloads(name="grave", wait=True) == [b"1"]
     (line,) = [each for each in caplog.messages if "is dead" in each]
     assert line.endswith(
@@ -241,8 +241,8 @@ def test_a_message_that_is_rejected_at_once_for_ever_is_not_tried_without_end(
         if not waiting.done:
             queues.pass_time(1)
         if not waiting.done:
-            (call,) = next(iter(queues.store.driver.node.replica.waiting_for.values()))
-            queues.store.driver.node.replica.cancel(call)
+            (call,) = next(iter(queues.store.driver.node.root.replica.waiting_for.values()))
+            queues.store.driver.node.root.replica.cancel(call)
             continue
         (message,) = waiting.result().messages
         if message.payload == b"poison":

@@ -63,7 +63,7 @@ def test_work_that_is_too_large_for_a_command_is_done_in_parts(
     queues.pass_time(120)
     assert _counted(queues) == expected
     assert queues.stats().trouble == ""
-    assert not any(each.failures for each in queues.store.node.services.status())
+    assert not any(each.failures for each in queues.store.node.root.services.status())
 
 
 def test_each_waiting_consumer_gets_some_of_the_due_messages(
@@ -112,7 +112,9 @@ def test_a_queue_of_which_no_part_is_small_enough_is_left_alone_and_the_others_g
         assert queues.stats(name).trouble == ""
     assert _counted(queues) == {"enqueued": 1, "scheduled": 1}
     assert queues.stats().trouble.startswith("TransactionTooLarge")
-    service = next(each for each in queues.store.node.services.status() if each.name == "queues")
+    service = next(
+        each for each in queues.store.node.root.services.status() if each.name == "queues"
+    )
     assert service.running
     monkeypatch.undo()
     queues.pass_time(5)

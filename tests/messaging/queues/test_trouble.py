@@ -50,7 +50,7 @@ def test_the_trouble_of_a_queue_is_shown_by_the_queue_and_by_the_status(queues: 
     assert stats.failures > 0
     assert "its body is gone" in stats.trouble
     assert queues.stats("other").trouble == ""
-    service = next(s for s in queues.store.node.services.status() if s.name == "queues")
+    service = next(s for s in queues.store.node.root.services.status() if s.name == "queues")
     assert service.running
     assert service.failures >= stats.failures
     assert service.trouble.startswith("queue 'emails': StoreCorrupted")
@@ -60,7 +60,7 @@ def test_a_past_trouble_of_a_queue_is_not_shown(queues: Broken) -> None:
     queues.is_broken = False
     queues.pass_time(SOUND_SECONDS + 2)
     assert (queues.stats().leased, queues.stats().failures, queues.stats().trouble) == (1, 0, "")
-    assert not any(each.failures for each in queues.store.node.services.status())
+    assert not any(each.failures for each in queues.store.node.root.services.status())
 
 
 def test_a_queue_that_fails_for_a_minute_does_not_make_others_late(

@@ -15,8 +15,8 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import NodeDescriptor, Nodes, founding_writes
-from postroom.server.assembly import RANGE_ID
 from postroom.server.cluster import formation
 from postroom.server.cluster.formation import (
     Become,
@@ -60,7 +60,7 @@ class Machine:
         return None if read_store(self.engine) is None else formation.known_nodes(self.engine)
 
     def has_state(self) -> bool:
-        return self.engine.get(formation.nodes_key(RANGE_ID)) is not None
+        return self.engine.get(formation.nodes_key(ROOT_ID)) is not None
 
     def hello(self) -> SelfDescription:
         return SelfDescription(self.store_id, self.first, self.nodes())
@@ -191,7 +191,7 @@ class Beginning:
         if leader is not None and leader is not machine:
             nodes = leader.nodes()
             assert nodes is not None
-            machine.engine.write(founding_writes(RANGE_ID, nodes), sync=True)
+            machine.engine.write(founding_writes(ROOT_ID, nodes), sync=True)
 
     def _join(self, machine: Machine, addresses: tuple[str, ...]) -> None:
         asked = [self.machines[each] for each in addresses if self.machines[each].runs]
@@ -213,7 +213,7 @@ class Beginning:
             nodes = Nodes(nodes.cluster_id, nodes.next_node_id + 1, (*others, known))
             for each in self.machines.values():  # the majority that runs
                 if each.runs and each.cluster_id == nodes.cluster_id:
-                    each.engine.write(founding_writes(RANGE_ID, nodes), sync=True)
+                    each.engine.write(founding_writes(ROOT_ID, nodes), sync=True)
         self._write(machine, formation.become_writes(known.node_id, nodes))
 
     # --- checks

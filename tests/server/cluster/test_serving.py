@@ -50,7 +50,7 @@ def test_a_node_shares_out_its_budget_of_memory(tmp_path: Path, addresses: list[
             assert storage.state._engine._write_buffer_bytes == budget.write_buffer_bytes
             heads = storage.applied._heads
             assert len(heads._small) + heads._large_bytes == budget.heads_bytes
-            assert node.served.node.replica._cache._bytes_max == budget.values_bytes // 2
+            assert node.served.node.root.replica._cache._bytes_max == budget.values_bytes // 2
 
     run(main())
 
@@ -81,7 +81,7 @@ def test_an_embedded_store_goes_on_as_a_cluster(tmp_path: Path, addresses: list[
             assert await get(first, b"old") == b"value"
             async with serving(tmp_path / "b", second, first) as joined:
                 assert joined.served.node.node_id == 2
-                group = joined.served.node.replica.group
+                group = joined.served.node.root.replica.group
                 await until(lambda: len(group.members) == 2)
                 assert await get(second, b"old") == b"value"
 
@@ -151,7 +151,7 @@ def test_a_node_that_moves_tells_the_others(tmp_path: Path, addresses: list[str]
     async def main() -> None:
         async with serving(tmp_path / "a", first):
             async with serving(tmp_path / "b", second, first) as joined:
-                group = joined.served.node.replica.group
+                group = joined.served.node.root.replica.group
                 await until(lambda: len(group.members) == 2)
             async with serving(tmp_path / "b", third, first) as moved:
                 await put(third, b"key")
@@ -212,12 +212,12 @@ def test_a_wrong_address_is_not_admitted_by_an_idle_leader(
 
     async def main() -> None:
         async with serving(tmp_path / "a", first, lease_seconds=0.2) as node:
-            await until(lambda: not node.served.node.replica.serves)
+            await until(lambda: not node.served.node.root.replica.serves)
             questions = Questions(Security(None))
             assert await questions.admit([first], JoinRequest(bytes(16), third)) is None
             async with serving(tmp_path / "b", second, first) as other:
                 await until(lambda: other.served.node.nodes is not None)
-                await until(lambda: not node.served.node.replica.serves)
+                await until(lambda: not node.served.node.root.replica.serves)
             mistaken = Serving(tmp_path / "b", first, first, listen=second)
             with pytest.raises(Invalid, match="another node is at"):
                 await mistaken.task
@@ -239,7 +239,7 @@ def test_a_wrong_address_in_the_record_is_corrected(tmp_path: Path, addresses: l
             serving(tmp_path / "b", second, first) as other,
             serving(tmp_path / "c", third, first),
         ):
-            group = node.served.node.replica.group
+            group = node.served.node.root.replica.group
             await until(lambda: len(group.members) == 3)
             store_id, driver = other.served._joining.store_id, node.served._driver
             assert driver is not None
@@ -302,7 +302,7 @@ def test_a_node_that_was_removed_meanwhile_is_told(tmp_path: Path, addresses: li
     async def main() -> None:
         async with serving(tmp_path / "a", first):
             async with serving(tmp_path / "b", second, first) as joined:
-                group = joined.served.node.replica.group
+                group = joined.served.node.root.replica.group
                 await until(lambda: len(group.members) == 2)
             removed = Serving(tmp_path / "b", second, first)
             await removed.wait_ready()
@@ -332,7 +332,7 @@ def test_without_a_majority_it_says_once_who_is_not_heard(
             serving(tmp_path / "a", first),
             serving(tmp_path / "b", second, first) as joined,
         ):
-            group = joined.served.node.replica.group
+            group = joined.served.node.root.replica.group
             await until(lambda: len(group.members) == 2)
         caplog.clear()
         again = Serving(tmp_path / "a", first)

@@ -64,7 +64,7 @@ def test_nodes_of_one_cluster_may_have_different_engines(
             serving(tmp_path / "a", addresses[0], engine=first) as founder,
             serving(tmp_path / "b", addresses[1], addresses[0], engine=second) as later,
         ):
-            group = founder.served.node.replica.group
+            group = founder.served.node.root.replica.group
             await until(lambda: later.served.node.node_id in group.members)
             async with await postroom.aio.connect(addresses[0], insecure=True) as db:
                 await db.put(b"key", b"value")
@@ -122,7 +122,7 @@ def test_a_node_serves_as_long_as_it_knows_who_leads(tmp_path: Path, addresses: 
         async with serving(tmp_path / "a", first) as node:
             assert node.served.is_serving
             async with serving(tmp_path / "b", second, first) as joined:
-                group = joined.served.node.replica.group
+                group = joined.served.node.root.replica.group
                 await until(lambda: len(group.members) == 2)
             # One of two is no majority.
             await until(lambda: not node.served.is_serving)

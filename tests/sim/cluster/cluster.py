@@ -126,9 +126,9 @@ class Cluster(Tasks):
         leading = [
             machine
             for machine in self.machines
-            if machine.node is not None and machine.node.replica.group.is_leader
+            if machine.node is not None and machine.node.root.replica.group.is_leader
         ]
-        return max(leading, key=lambda each: each.node.replica.group.term, default=None)  # type: ignore[union-attr]
+        return max(leading, key=lambda each: each.node.root.replica.group.term, default=None)  # type: ignore[union-attr]
 
     # --- clients
 

@@ -239,7 +239,7 @@ class EmbeddedStore(Cluster):
         node, is_cancelled = self.machine.node, list[bool]()
         if node is None or answer not in self._outstanding:
             return False
-        self.machine.act(lambda: is_cancelled.append(node.replica.cancel(answer)))
+        self.machine.act(lambda: is_cancelled.append(node.root.replica.cancel(answer)))
         if is_cancelled == [True]:
             self._outstanding.pop(answer, None)
             return True

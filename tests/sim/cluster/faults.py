@@ -345,7 +345,7 @@ class Faults:
         leader = self._cluster.leader()
         if leader is not None and leader.node is not None:
             others = [each.node_id for each in self._cluster.machines if each is not leader]
-            group, to = leader.node.replica.group, self._random.choice([None, *others])
+            group, to = leader.node.root.replica.group, self._random.choice([None, *others])
             leader.act(lambda: group.transfer_leadership(to))
             self.seen["transfers"] += 1
 

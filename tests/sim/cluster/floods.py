@@ -59,7 +59,7 @@ def _commit(stream: _Stream, *writes: Any, reads: Any = (), spans: Any = ()) -> 
     assert node is not None
     stream.transactions += 1
     id_ = stream.client + stream.transactions.to_bytes(8, "big")
-    at = max(node.replica.last_commit - 1, 1) if reads or spans else 0
+    at = max(node.root.replica.last_commit - 1, 1) if reads or spans else 0
     began = node.clock.reading()
     return CommitTransaction(id_, began, 60.0, at, b"k", list(reads), list(spans), list(writes))
 

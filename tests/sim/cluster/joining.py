@@ -97,7 +97,7 @@ class Joining:
             return False
         node = leader.node
         everybody = sorted(machine.node_id for machine in self._cluster.machines)
-        group = node.replica.group
+        group = node.root.replica.group
         known = everybody  # an embedded store has no record of nodes
         if node.nodes is not None:
             known = [each.node_id for each in node.nodes.nodes]
@@ -168,7 +168,7 @@ class Joining:
         leader = self._cluster.leader()
         if leader is None or leader.node is None:
             return False
-        voters = leader.node.replica.group.members
+        voters = leader.node.root.replica.group.members
         is_there = machine not in self.leaving and not machine.is_homeless
         return is_there and machine.node_id in voters
 
@@ -186,7 +186,7 @@ class Joining:
         leader = self._cluster.leader()
         if leader is None or leader.node is None or leader.node.nodes is None:
             return False
-        group = leader.node.replica.group
+        group = leader.node.root.replica.group
         is_committed = group.applied_index >= group.core.journal.members_index
         is_member = node_id in (*group.members, *group.learners)
         return is_committed and not is_member and leader.node.nodes.by_id(node_id) is None
@@ -228,6 +228,6 @@ class Joining:
     def _at_leaseholder(self, request: Any, told: Callable[[Any], object]) -> None:
         for machine in self._cluster.machines:
             node = machine.node
-            if node is not None and node.failed is None and node.replica.serves:
+            if node is not None and node.failed is None and node.root.replica.serves:
                 machine.act(lambda node=node: node.replicas.submit(_Asked(request, told)))  # type: ignore[misc]
                 return

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.ranges import lease as leases
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.lease import LEASE_RECORD
-from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import require
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import Machine
 
-_LEASE: Final = keys.record_key(RANGE_ID, LEASE_RECORD)
+_LEASE: Final = keys.record_key(ROOT_ID, LEASE_RECORD)
 
 
 class LeaseRules:
@@ -39,11 +39,11 @@ class LeaseRules:
     def acted(self, machine: Machine, machines: Iterable[Machine]) -> None:
         """Check that a node that serves is alone."""
         assert machine.node is not None
-        if not machine.node.replica.serves:
+        if not machine.node.root.replica.serves:
             return
         for other in machines:
             if other is not machine and other.node is not None:
-                both = other.node.replica.serves
+                both = other.node.root.replica.serves
                 require(not both, f"{machine.name} and {other.name} serve at once")
 
     def applies(self, machine: Machine, index: int, effects: WriteSet) -> None:

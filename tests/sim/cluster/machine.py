@@ -192,7 +192,7 @@ class Machine:
         self.power_has_failed = self.power_has_failed or power
         self.disk.crash(self.random if power else None)
         if node is not None:
-            node.services.stop()
+            node.root.services.stop()
             node.tasks.stop()
         self._end_sessions()
         self.overseer.crashed(self)

@@ -44,7 +44,7 @@ class Overseer:
         node = machine.node
         assert node is not None
         self._grants[machine.name] = Grants(node)
-        state = node.replica.state
+        state = node.root.replica.state
         apply, noop, installed = state.apply, state.noop, state.snapshot_installed
 
         def watched_apply(
@@ -72,7 +72,7 @@ class Overseer:
     def acted(self, machine: Machine) -> None:
         """Check what the node of a machine has done."""
         if machine.node is not None:
-            stopped = machine.node.replica.group.stopped
+            stopped = machine.node.root.replica.group.stopped
             if stopped is not None and machine.node.failed is None:
                 raise Broken(f"the replica on {machine.name} has stopped") from stopped
             waiting_rules.check_step(machine.node)

@@ -37,8 +37,8 @@ from postroom.raft.messages import (
 )
 from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
-from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from postroom.raft.journal import Journal
     from tests.sim.cluster.machine import Machine
 
-_LOG: Final = keys.raft_log_prefix(RANGE_ID)
+_LOG: Final = keys.raft_log_prefix(ROOT_ID)
 _HARD_STATE: Final = _LOG + b"h"
-_APPLIED: Final = keys.record_key(RANGE_ID, APPLIED_RECORD)
+_APPLIED: Final = keys.record_key(ROOT_ID, APPLIED_RECORD)
 
 Entry = tuple[int, bytes]
 """An applied entry: its term and digest."""
@@ -118,7 +118,7 @@ class RaftRules:
     def acted(self, machine: Machine) -> None:
         """Check that a leader leads alone, and has everything that was ever applied."""
         assert machine.node is not None
-        group = machine.node.replica.group
+        group = machine.node.root.replica.group
         term = group.term
         if not group.is_leader or self._leads.get(machine.name) == term:
             return
@@ -150,7 +150,7 @@ class RaftRules:
         """Note an applied entry; it counts when it is written."""
         assert machine.node is not None
         digest = blake2b(msgspec.msgpack.encode(effects), digest_size=8).digest()
-        applied = index, (term, digest), machine.node.replica.group.term
+        applied = index, (term, digest), machine.node.root.replica.group.term
         self._applying.setdefault(machine.name, []).append(applied)
 
     def written(self, machine: Machine) -> None:
@@ -165,9 +165,9 @@ class RaftRules:
             )
             self.newest = max(self.newest, index)
         assert machine.node is not None
-        journal = machine.node.replica.group.core.journal
+        journal = machine.node.root.replica.group.core.journal
         if journal.members.voters:
-            sets = tuple(machine.node.replica.group.core.voter_sets)
+            sets = tuple(machine.node.root.replica.group.core.voter_sets)
             self.voters.setdefault(journal.members_index, set()).add(sets)
 
     def crashed(self, machine: Machine) -> None:
@@ -211,7 +211,7 @@ class RaftRules:
     def look(self, machines: Iterable[Machine]) -> None:
         """Look at all logs at once."""
         nodes = [machine.node for machine in machines if machine.node is not None]
-        logs = [node.replica.group.core.journal for node in nodes]
+        logs = [node.root.replica.group.core.journal for node in nodes]
         for position, one in enumerate(logs):
             for other in logs[:position]:
                 _check_matching(one, other)

@@ -10,16 +10,16 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.memory import SortedMap
 from postroom.raft.snapshots import ArrivingSnapshot
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
-from postroom.server.assembly import RANGE_ID
 from tests.sim import checkers
 from tests.sim.checkers import require
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import Machine
 
-_APPLIED: Final = keys.record_key(RANGE_ID, APPLIED_RECORD)
-_SPOOL: Final = keys.raft_log_prefix(RANGE_ID) + b"s"
+_APPLIED: Final = keys.record_key(ROOT_ID, APPLIED_RECORD)
+_SPOOL: Final = keys.raft_log_prefix(ROOT_ID) + b"s"
 
 CHECKERS: Final = tuple(each for each in checkers.CHECKERS if each is not checkers.check_clock)
 """A replica stores timestamps of other nodes' clocks: they need not be below its own ceiling."""

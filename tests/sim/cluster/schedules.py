@@ -287,7 +287,7 @@ def _client(cluster: Cluster, name: str) -> Any:
 
 def _group(machine: Machine) -> Any:
     assert machine.node is not None
-    return machine.node.replica.group
+    return machine.node.root.replica.group
 
 
 def _log(machine: Machine) -> Any:
@@ -299,7 +299,7 @@ def _has(machine: Machine, index: int) -> bool:
 
 
 def _serves(machine: Machine) -> bool:
-    return machine.node is not None and machine.node.replica.serves
+    return machine.node is not None and machine.node.root.replica.serves
 
 
 def _until(cluster: Cluster, condition: Callable[[], object]) -> None:

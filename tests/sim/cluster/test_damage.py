@@ -51,7 +51,7 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
     def damages(machine: Machine) -> None:
         assert machine.node is not None
         write_gathered(machine.node)
-        machine.node.replica._cache.clear()
+        machine.node.root.replica._cache.clear()
         damaged.append(machine.disk)
 
     return damages
@@ -88,7 +88,7 @@ def test_another_one_answers(
     cluster.run(db.put(b"bad", b"again"), "it is written")
     cluster.run(db.put(b"good", b"again"), "it is written")
     cluster.agenda.run(3.0)
-    assert not bad.node.replica.group.is_leader
+    assert not bad.node.root.replica.group.is_leader
 
 
 def test_a_write_that_must_read_it_goes_elsewhere_too(
@@ -118,7 +118,7 @@ def test_a_damaged_node_does_not_lead_after_a_restart(
     assert leader.node is not None
     leader.node.hand_over(bad.node_id)
     cluster.agenda.run(5.0)
-    assert not bad.node.replica.group.is_leader, "not even when it is asked to"
+    assert not bad.node.root.replica.group.is_leader, "not even when it is asked to"
     cluster.run(db.put(b"good", b"and again"), "all goes on")
 
 

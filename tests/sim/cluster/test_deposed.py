@@ -39,8 +39,8 @@ def leader_of(cluster: Cluster) -> Machine:
 def believes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a machine lead until it hears otherwise."""
     assert machine.node is not None
-    believer, serves = machine.node.replica._lease_holder, LeaseHolder.serves
-    core, check_quorum = machine.node.replica.group.core, Elections._check_quorum
+    believer, serves = machine.node.root.replica._lease_holder, LeaseHolder.serves
+    core, check_quorum = machine.node.root.replica.group.core, Elections._check_quorum
     monkeypatch.setattr(
         LeaseHolder,
         "serves",
@@ -74,11 +74,11 @@ def test_the_deposed_one_delivers_nothing(
     cluster.agenda.run_until(lambda: leader_of(cluster) is not deposed, "another one leads", 10.0)
 
     assert deposed.node is not None
-    group = deposed.node.replica.group
+    group = deposed.node.root.replica.group
     before = group.last_index
     cluster.agenda.run(4.0)  # the messages are due
     assert group.is_leader
-    assert deposed.node.services.running
+    assert deposed.node.root.services.running
     assert group.last_index > before, "its dispatcher has not tried"
     found = cluster.run(db.peek(b"key"), "they have arrived, from the other one")
     assert len(found) == MESSAGES

@@ -41,7 +41,7 @@ def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() ->
     store.run(store.database().put(b"before", b""))
     store.machine.end_turn()
     assert store.machine.node is not None
-    last_commit = store.machine.node.replica.last_commit
+    last_commit = store.machine.node.root.replica.last_commit
     store.submit(transaction(1, Put(b"under way", b""), began=store.now()))
     store.machine.take_part()
     watches = ScanChanges(b"", b"\xff", last_commit, wait=False)
@@ -56,7 +56,7 @@ def test_a_watch_during_a_commit_does_not_pass_it_over() -> None:
     store.run(store.database().put(b"before", b""))
     store.machine.end_turn()
     assert store.machine.node is not None
-    watches = ScanChanges(b"", b"\xff", store.machine.node.replica.last_commit, wait=False)
+    watches = ScanChanges(b"", b"\xff", store.machine.node.root.replica.last_commit, wait=False)
     began = store.submit(watches)  # memory begins here
     assert began.result.changes == []
     store.submit(transaction(1, Put(b"under way", b""), began=store.now()))
@@ -227,7 +227,7 @@ def test_a_node_that_is_retired_stays_while_a_dead_one_is_counted(
     """
     stays, goes, dead = cluster.machines
     if leads == goes.node_id:
-        stays.act(lambda: stays.node.replica.group.transfer_leadership(goes.node_id))  # type: ignore[union-attr]
+        stays.act(lambda: stays.node.root.replica.group.transfer_leadership(goes.node_id))  # type: ignore[union-attr]
         cluster.agenda.run_until(lambda: cluster.leader() is goes, "the lead goes over", 5.0)
         cluster.agenda.run(1.0)
     joining = Joining(cluster, random.Random(3), 0.1)
@@ -331,7 +331,7 @@ def test_a_follower_whose_wall_clock_is_behind_is_not_behind_the_lease() -> None
     cluster.agenda.run(5.0)
     for machine in cluster.machines:
         assert machine.node is not None
-        lease = machine.node.replica.lease
+        lease = machine.node.root.replica.lease
         assert lease.holder
         assert machine.node.clock.reading() >= lease.start
 

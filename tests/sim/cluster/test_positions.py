@@ -56,7 +56,7 @@ def hand_over(cluster: Cluster, to: Machine) -> None:
     cluster.agenda.run(5.0)
     old = leader(cluster)
     assert old.node is not None
-    group = old.node.replica.group
+    group = old.node.root.replica.group
     old.act(lambda: group.transfer_leadership(to.node_id))
     cluster.agenda.run(5.0)
 

@@ -11,9 +11,10 @@ from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.messages import Appended, Voted, encode_frame
 from postroom.ranges import lease as leases
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.lease import LEASE_RECORD, RangeLease
 from postroom.ranges.replica import Replica
-from postroom.server.assembly import RANGE_ID, NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.checkers import Broken
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
@@ -50,7 +51,7 @@ def followers_of(cluster: Cluster) -> list[Machine]:
 def test_two_leaders_of_a_term(cluster: Cluster) -> None:
     leader, rules = leader_of(cluster), cluster.overseer.raft
     rules._leads.clear()
-    rules.leaders[leader.node.replica.group.term] = 9  # type: ignore[union-attr]
+    rules.leaders[leader.node.root.replica.group.term] = 9  # type: ignore[union-attr]
     with pytest.raises(Broken, match="lead term"):
         cluster.overseer.acted(leader)
 
@@ -68,12 +69,12 @@ def test_a_leader_of_an_earlier_term_need_not_have_it(cluster: Cluster) -> None:
     rules, leader = cluster.overseer.raft, leader_of(cluster)
     rules._leads.clear()
     rules.newest += 1
-    rules.committed_by[rules.newest] = leader.node.replica.group.term + 1  # type: ignore[union-attr]
+    rules.committed_by[rules.newest] = leader.node.root.replica.group.term + 1  # type: ignore[union-attr]
     cluster.overseer.acted(leader)
 
 
 def test_a_leader_with_another_entry_than_was_applied(cluster: Cluster) -> None:
-    rules, journal = cluster.overseer.raft, leader_of(cluster).node.replica.group.core.journal  # type: ignore[union-attr]
+    rules, journal = cluster.overseer.raft, leader_of(cluster).node.root.replica.group.core.journal  # type: ignore[union-attr]
     rules._leads.clear()
     rules.newest = journal.last_index
     rules.applied[journal.last_index] = (77, b"")
@@ -93,7 +94,7 @@ def test_members_that_apply_different_entries(cluster: Cluster) -> None:
 
 def test_logs_that_agree_and_differ_before(cluster: Cluster) -> None:
     for position, machine in enumerate(cluster.machines[:2]):
-        journal = machine.node.replica.group.core.journal  # type: ignore[union-attr]
+        journal = machine.node.root.replica.group.core.journal  # type: ignore[union-attr]
         other = b"%d" % position
         journal._entries = [(b"", 0, 0), (other, 1, 1), (b"", 2, 1)]
     with pytest.raises(Broken, match="logs agree at 2"):
@@ -113,7 +114,7 @@ def test_an_applied_entry_that_only_a_minority_has_synced(cluster: Cluster) -> N
     [Appended(1, success=True, index=1000), Appended(50, success=True, index=1), Voted(50, True)],
 )
 def test_saying_what_could_be_forgotten(cluster: Cluster, message: Appended | Voted) -> None:
-    frame = encode_frame([(RANGE_ID, message)])
+    frame = encode_frame([(ROOT_ID, message)])
     with pytest.raises(Broken, match="but its disk"):
         cluster.overseer.sends(followers_of(cluster)[0], 1, frame)
 
@@ -128,7 +129,7 @@ def test_leases_whose_timestamps_overlap(cluster: Cluster) -> None:
     rules = cluster.overseer.leases
     number, (holder, _, expiration) = max(rules.leases.items())
     early = RangeLease(number + 1, holder + 1, expiration - 1, expiration + 1)
-    key = keys.record_key(RANGE_ID, LEASE_RECORD)
+    key = keys.record_key(ROOT_ID, LEASE_RECORD)
     machine = leader_of(cluster)
     rules.applies(machine, 1000, {key: leases.encode(early)})
     rules.crashed(machine)

@@ -38,7 +38,7 @@ def watch(machine: Machine, seen: Counter[str]) -> None:
     """Count the outcomes of transfers to a node that has just been put together."""
     assert machine.node is not None
     _watch_spool(machine, seen)
-    state = machine.node.replica.state
+    state = machine.node.root.replica.state
     install = state.install_snapshot
 
     def counted_install(chunks: Iterable[bytes]) -> Iterator[WriteSet]:
@@ -51,8 +51,8 @@ def watch(machine: Machine, seen: Counter[str]) -> None:
 
 def _watch_spool(machine: Machine, seen: Counter[str]) -> None:
     assert machine.node is not None
-    spool = machine.node.replica.group._receiver._spool
-    patience = machine.node.replica.group.core.options.election_seconds_max
+    spool = machine.node.root.replica.group._receiver._spool
+    patience = machine.node.root.replica.group.core.options.election_seconds_max
     begin, add = spool.begin, spool.add
     if spool.complete is not None:
         seen["installations begun again"] += 1

@@ -1,0 +1,108 @@
+"""The span map of a node: which of its ranges owns a key.
+
+::
+
+    starts      b""          f                  m
+                │── range 1 ─│── range 3 ──│    │── range 2 ─────────▶
+                                           k    (another node has the keys from k to m)
+
+Each key belongs to one owner at most. A key is found among the starts by bisection. The map is one
+tuple, which a change replaces at once. Any thread may look while another one changes it, and sees
+the map before the change or after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from postroom.ranges.contract import KeySet
+
+Owner = TypeVar("Owner")
+
+Span: TypeAlias = tuple[bytes, bytes | None]
+"""The keys from a first one up to, but without, an end; ``None``: there is no end."""
+
+
+class _Map(NamedTuple, Generic[Owner]):
+    """A map: spans in order, by their parts."""
+
+    starts: tuple[bytes, ...] = ()
+    ends: tuple[bytes | None, ...] = ()
+    owners: tuple[Owner, ...] = ()
+
+
+class SpanMap(Generic[Owner]):
+    """A map of spans of keys to their owners; see the module."""
+
+    def __init__(self) -> None:
+        self._map: _Map[Owner] = _Map()
+
+    def __len__(self) -> int:
+        return len(self._map.owners)
+
+    def owner(self, key: bytes) -> Owner | None:
+        """Return the owner of a key; ``None``: there is none here."""
+        starts, ends, owners = self._map
+        index = bisect_right(starts, key) - 1
+        if index < 0:
+            return None
+        end = ends[index]
+        return owners[index] if end is None or key < end else None
+
+    def owners(self, start: bytes, end: bytes | None) -> tuple[Owner, ...]:
+        """Return the owners of a part of a span, in the order of their keys."""
+        starts, ends, owners = self._map
+        if end is not None and end <= start:
+            return ()
+        first = max(bisect_right(starts, start) - 1, 0)
+        until = len(starts) if end is None else bisect_left(starts, end)
+        if first < until:
+            first_end = ends[first]
+            first += first_end is not None and first_end <= start
+        return owners[first:until]
+
+    def owner_of_all(self, keys: KeySet) -> Owner | None:
+        """Return the owner of all keys and spans; ``None``: they have several, or none.
+
+        An empty span belongs to the owner of its start.
+        """
+        every = [*keys.keys, *(start for start, _ in keys.spans)]
+        found = self.owner(every[0]) if every else None
+        if found is None or any(self.owner(key) is not found for key in every[1:]):
+            return None
+        return found if all(self._reaches(start, end) for start, end in keys.spans) else None
+
+    def _reaches(self, start: bytes, end: bytes | None) -> bool:
+        """Return whether the owner of ``start`` owns the keys from there to ``end``."""
+        starts, ends, _ = self._map
+        own_end = ends[bisect_right(starts, start) - 1]
+        return own_end is None or (end is not None and end <= own_end)
+
+    def replace(self, spans: Mapping[Owner, Span | None]) -> None:
+        """Give owners other spans, all at once; ``None`` takes an owner's span away.
+
+        Raises:
+            ValueError: a span has no keys, or two owners would own a key. The map is as it was.
+        """
+        starts, ends, owners = self._map
+        kept = [
+            (start, end, owner)
+            for start, end, owner in zip(starts, ends, owners, strict=True)
+            if owner not in spans
+        ]
+        added = [(*span, owner) for owner, span in spans.items() if span is not None]
+        every = sorted([*kept, *added], key=lambda each: each[0])
+        for start, end, _ in every:
+            if end is not None and end <= start:
+                raise ValueError(f"there are no keys from {start!r} to {end!r}")
+        for (_, end, _), (following, _, _) in pairwise(every):
+            if end is None or following < end:
+                raise ValueError(f"two ranges would own {following!r}")
+        self._map = _Map(
+            tuple(start for start, _, _ in every),
+            tuple(end for _, end, _ in every),
+            tuple(owner for _, _, owner in every),
+        )

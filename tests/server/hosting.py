@@ -1,0 +1,106 @@
+"""Nodes with several ranges, which are cut by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any, Final
+
+from postroom.kv.memory import MemoryEngine
+from postroom.raft.interface import MemoryNetwork
+from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
+from postroom.server.assembly import NodeOptions
+from postroom.server.hosted_range import HostedRange
+from postroom.server.node import Node
+from tests.client.hand_driver import HandClock
+from tests.messaging.one_range import Asked
+
+MEMBERS: Final = (1, 2, 3)
+_TURN_SECONDS: Final = 0.001
+
+
+def cut(node: Node, *cuts: bytes, members: tuple[int, ...] = (1,)) -> list[HostedRange]:
+    """Cut the only range of a node: further ones, with ids from 2 on, begin at the cuts."""
+    bound(node, ROOT_ID, b"", cuts[0])
+    for range_id, (start, end) in enumerate(pairwise((*cuts, None)), ROOT_ID + 1):
+        assert start is not None
+        bound(node, range_id, start, end)
+        node.host_range(range_id, members)
+    return list(node.replicas.hosted.values())
+
+
+def bound(node: Node, range_id: int, start: bytes, end: bytes | None) -> None:
+    """Give a range other bounds, as an entry of its log would."""
+    descriptor = RangeDescriptor(range_id, start, end, generation=2)
+    key, stored = descriptor_key(range_id), encode_descriptor(descriptor)
+    node.engine.write({key: stored}, sync=True)
+    if range_id in node.replicas.hosted:
+        node.replicas.by_id(range_id).registry.observers[key](stored)
+
+
+class ThreeNodes:
+    """Three nodes that have ranges 1 and 2; their clock is moved by hand.
+
+    Attributes:
+        nodes: the nodes, by id.
+    """
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.network = MemoryNetwork(Random(1), self.clock.monotonic)
+        self.nodes = {node_id: self._node(node_id) for node_id in MEMBERS}
+        for node in self.nodes.values():
+            node.start()
+            cut(node, b"m", members=MEMBERS)
+        self.awaited_leader(1)
+        self.awaited_leader(2)
+
+    def _node(self, node_id: int) -> Node:
+        options = NodeOptions(node_id=node_id, members=MEMBERS, lease_seconds=1.0)
+        transport = self.network.attach(node_id)
+        return Node(MemoryEngine(), self.clock, Random(node_id), transport, options)
+
+    def hosted(self, node_id: int, range_id: int) -> HostedRange:
+        return self.nodes[node_id].replicas.hosted[range_id]
+
+    def leader(self, range_id: int) -> int | None:
+        """Return the node that serves a range."""
+        serving = (each for each in MEMBERS if self.hosted(each, range_id).replica.serves)
+        return next(serving, None)
+
+    def awaited_leader(self, range_id: int) -> int:
+        """Return the node that serves a range, once one does."""
+        self.until(lambda: self.leader(range_id))
+        return self.leader(range_id) or 0
+
+    def lead(self, range_id: int, node_id: int) -> None:
+        """Have a node lead a range."""
+        for each in MEMBERS:
+            if each != node_id and self.hosted(each, range_id).group.is_leader:
+                self.hosted(each, range_id).hand_over(node_id)
+        self.until(lambda: self.leader(range_id) == node_id)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+        """Take turns until ``condition`` holds."""
+        end = self.clock.seconds + seconds
+        while not condition():
+            assert self.clock.seconds < end, "it does not happen"
+            self.clock.seconds += _TURN_SECONDS
+            for node in self.nodes.values():
+                node.turn()
+
+    def ask(self, node_id: int, request: Any) -> Any:
+        """Return the answer of a node, or raise its error."""
+        asked = Asked(request)
+        self.nodes[node_id].replicas.submit(asked)
+        self.until(lambda: asked.answers)
+        result, error = asked.answers[0]
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close()
