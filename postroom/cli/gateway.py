@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
@@ -16,7 +17,7 @@ import typer
 import postroom
 import postroom.aio
 from postroom.cli.options import StoreOptions, on_a_store
-from postroom.errors import AccessDenied, Error, how_to_install
+from postroom.errors import AccessDenied, Error, Invalid, how_to_install
 from postroom.gateway import prepare_environment
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def gateway(
         Settings,
     )
 
-    checked_address(listen, "--listen")
+    listen = checked_address(listen, "--listen")
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -120,6 +121,7 @@ def gateway(
     elif listen_tls_certificate or listen_tls_key or listen_tls_ca:
         raise typer.BadParameter("--listen-insecure goes without --listen-...")
     roles = _roles(token_file, role_file)
+    check_free(listen)
     is_open = roles is None and (store.insecure or store.path is not None)
     settings = Settings(listen, tls, roles, is_open=is_open)
     connect = _connect(store)
@@ -289,6 +291,23 @@ def prepare() -> None:
         if found is None:
             raise Error(f"gRPC for other languages needs more libraries: {how_to_install('grpc')}")
     prepare_environment()
+
+
+def check_free(address: str) -> None:
+    """Check that no other program has ``address``, before a folder is made.
+
+    Raises:
+        Invalid: another program has it.
+    """
+    from postroom.server.cluster.listener import bound  # noqa: PLC0415 - slow to load
+
+    try:
+        for each in bound(address):
+            each.close()
+    except Invalid as refused:
+        # gRPC may do with some of the addresses of a name.
+        if isinstance(refused.__cause__, OSError) and refused.__cause__.errno == errno.EADDRINUSE:
+            raise
 
 
 def checked_address(text: str, option: str) -> str:

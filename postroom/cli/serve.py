@@ -151,6 +151,7 @@ def serve(
         if grpc is not None:
             gateway.prepare()
             address = gateway.checked_address(grpc, "--grpc")
+            gateway.check_free(address)
             files = (tls_ca, tls_certificate, tls_key)
             companions.append(gateway.NodeGateway(address, settings, files))
         asyncio.run(_run(settings, early, companions, stop_at_end_of_input=stop_at_end_of_input))

@@ -46,6 +46,7 @@ def worker(
     _check_codec(codec)
     found = _import_worker(application)
     chosen = None if queues is None else [each.strip() for each in queues.split(",")]
+    _check(found, store, chosen)
     logging.basicConfig(
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -93,12 +94,10 @@ def _run(
     found: postroom.Worker, store: StoreOptions | None, codec: str | None, options: dict[str, Any]
 ) -> None:
     if store is None:
-        _check(found)
         found.run(**options)
         return
     with store.open_for(codec) as db:
         found.bind(db)
-        _check(found)
         found.run(**options)
 
 
@@ -109,21 +108,28 @@ async def _run_async(
     options: dict[str, Any],
 ) -> None:
     if store is None:
-        _check(found)
         await found.run(**options)
         return
     async with await store.open_async(codec) as db:
         found.bind(db)
-        _check(found)
         await found.run(**options)
 
 
-def _check(found: postroom.Worker | postroom.aio.Worker) -> None:
+def _check(
+    found: postroom.Worker | postroom.aio.Worker,
+    store: StoreOptions | None,
+    chosen: list[str] | None,
+) -> None:
+    """Check all that can be checked before a store is opened, and perhaps made."""
     if not found.has_tasks:
         raise Error(
             "the worker has no tasks: decorate functions with @worker.task or @worker.inbox"
         )
-    assert found.db is not None  # otherwise it has said what to do
+    tasks, _ = found.chosen(chosen)
+    if store is None:
+        assert found.db is not None  # otherwise it has said what to do
+    elif tasks:
+        store.check_folder()  # a new store has no queues
 
 
 def _say_ready() -> None:

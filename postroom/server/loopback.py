@@ -118,7 +118,7 @@ class LoopbackServer:
         host = _host()
         self._server = NativeServer(f"{host}:0", security, nodes)
         self._server.sessions = self._sessions
-        await self._server.open()
+        self._server.open()
         self._looking = asyncio.create_task(self._look())
         return f"{host}:{self._server.port}"
 

@@ -303,7 +303,9 @@ def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path, n
         (("app:worker", "--codec", "yaml"), 2, "'yaml' is neither msgpack nor json"),
         (("app:worker",), 1, "no database"),
         (("app:empty",), 1, "no tasks"),
-        (("app:worker", "--path", "nowhere"), 1, "no queue 'emails'"),
+        (("app:empty", "--path", "nowhere"), 1, "no tasks"),
+        (("app:worker", "--path", "nowhere"), 1, "no store in 'nowhere'"),
+        (("app:asynchronous", "--path", "nowhere"), 1, "no store in 'nowhere'"),
         (("app:worker", "--path", "nowhere", "--queues", "x"), 1, "'x'"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else None,
@@ -318,3 +320,14 @@ def test_a_worker_that_cannot_be(
     assert says in errors
     assert "Traceback" not in errors
     assert "ready" not in errors.splitlines()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_worker_without_its_queue_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    with postroom.open(tmp_path / "store") as db:
+        db.put(b"key", b"value")
+    with start(tmp_path, "app:worker", "--path", "store") as worker:
+        _, errors = worker.communicate(timeout=END_SECONDS)
+    assert worker.returncode == 1, errors
+    assert "no queue 'emails'" in errors

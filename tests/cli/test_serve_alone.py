@@ -65,6 +65,17 @@ def test_a_node_without_join_serves_the_folder_of_an_application(
         assert db.get(b"k") == b"v"
 
 
+def test_a_node_makes_no_folder_if_another_program_has_its_address(
+    tmp_path: Path, address: str
+) -> None:
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        result = invoke(
+            "serve", "--path", str(tmp_path / "data"), "--listen", address, "--insecure"
+        )
+    assert failed_with(result, 1, f"cannot listen at {address}", "Address already in use")
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_folder_that_is_open_elsewhere_names_the_command_that_serves_it(
     tmp_path: Path, address: str
 ) -> None:

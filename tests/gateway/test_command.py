@@ -118,7 +118,8 @@ def test_a_node_whose_port_of_grpc_is_taken_ends_with_an_error(tmp_path: Path) -
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"postroom: cannot listen at {address}: is the address one of this")
+    assert said.startswith(f"postroom: cannot listen at {address} (Address already in use): is the")
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,14 @@ def test_a_gateway_makes_no_store_if_a_file_of_its_certificate_is_missing(tmp_pa
         "--listen-certificate", missing, "--listen-key", missing,
     )  # fmt: skip
     assert failed_with(done, 1, f"cannot read {missing}: No such file or directory; nothing was")
+    assert not folder.exists()
+
+
+def test_a_gateway_makes_no_store_if_another_program_has_its_address(tmp_path: Path) -> None:
+    folder, address = tmp_path / "data", free_address()
+    arguments = ("--path", str(folder), "--listen", address, "--listen-insecure")
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        assert failed_with(invoke("gateway", *arguments), 1, f"cannot listen at {address}")
     assert not folder.exists()
 
 

@@ -112,7 +112,7 @@ class Server:
         nodes = NodesService(self._security, lambda: SelfDescription(b"s" * 16, (), None))
         self.native = NativeServer(address, self._security, nodes)
         self.native.sessions = self.sessions
-        await self.native.open()
+        self.native.open()
         self._port = self.native.port
         self._looking = asyncio.create_task(self._look())
 

@@ -142,26 +142,27 @@ class Listener:
         self._said = LogOnce()
         self._is_closed = False
 
-    async def open(self) -> None:
+    def bind(self) -> None:
+        """Take the address. Callers are refused until :meth:`open`.
+
+        Raises:
+            Invalid: it cannot listen there.
+        """
+        self._sockets = bound(self.address)
+
+    def open(self) -> None:
         """Begin to listen.
 
         Raises:
             Invalid: it cannot listen there.
         """
-        host, port = host_and_port(self.address)
-        try:
-            found = await self._loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            for family, kind, protocol, _, where in dict.fromkeys(found):
-                self._sockets.append(_listening(family, kind, protocol, where))
-        except OSError as error:
-            self._close_sockets()
-            raise Invalid(
-                f"cannot listen at {self.address} ({error.strerror or error}): is the address one "
-                "of this machine's, and is no other program there?"
-            ) from error
+        if not self._sockets:
+            self.bind()
         for listening in self._sockets:
+            try:
+                listening.listen(BACKLOG)
+            except OSError as error:
+                raise _cannot_listen(self.address, error) from error
             self._loop.add_reader(listening, self._accept, listening)
 
     @property
@@ -287,18 +288,38 @@ class Listener:
             connection.closed()
 
 
-def _listening(family: int, kind: int, protocol: int, where: tuple[object, ...]) -> socket.socket:
-    listening = socket.socket(family, kind, protocol)
+def bound(address: str) -> list[socket.socket]:
+    """Return sockets that have the address ``host:port``, and do not listen yet.
+
+    Raises:
+        Invalid: it is none of this machine's, or another program has it.
+    """
+    host, port = host_and_port(address)
+    sockets: list[socket.socket] = []
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # A node at [::] can be reached by IPv4 as well, as with most servers.
-            is_any = where[0] == "::"
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_any))
-        listening.setblocking(False)
-        listening.bind(where)
-        listening.listen(BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            sockets.append(socket.socket(family, kind, protocol))
+            _bind(sockets[-1], where)
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise _cannot_listen(address, error) from error
+    return sockets
+
+
+def _bind(listening: socket.socket, where: tuple[object, ...]) -> None:
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listening.family == socket.AF_INET6:
+        # A node at [::] can be reached by IPv4 as well, as with most servers.
+        is_any = where[0] == "::"
+        listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_any))
+    listening.setblocking(False)
+    listening.bind(where)
+
+
+def _cannot_listen(address: str, error: OSError) -> Invalid:
+    return Invalid(
+        f"cannot listen at {address} ({error.strerror or error}): is the address one of this "
+        "machine's, and is no other program there?"
+    )

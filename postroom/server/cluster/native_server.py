@@ -100,17 +100,29 @@ class NativeServer:
         """Return the port at which it listens, perhaps chosen by the system."""
         return self._listener.port
 
-    async def open(self) -> None:
+    def bind(self) -> None:
+        """Take the address. Callers are refused until :meth:`open`.
+
+        Raises:
+            Invalid: it cannot listen there.
+        """
+        self._listener.bind()
+
+    def open(self) -> None:
         """Begin to listen.
 
         Raises:
             Invalid: it cannot listen there.
         """
-        await self._listener.open()
+        self._listener.open()
+
+    def stop(self) -> None:
+        """Let no connection in any more."""
+        self._listener.stop()
 
     async def close(self) -> None:
         """Let no connection in any more, and end the streams after their pending writes."""
-        self._listener.stop()
+        self.stop()
         self.is_closed = True
         for stream in list(self.streams):
             stream.finish()

@@ -2,9 +2,11 @@
 
 ::
 
-    open folder ─▶ listen ─▶ join (.joining) ─▶ node ─▶ ready ······ SIGTERM
-                                                                       │
-       close ◀─ finish what is under way ◀─ give lease and lead away ◀─┘
+    bind ─▶ open folder ─▶ listen ─▶ join (.joining) ─▶ node ─▶ ready ······ SIGTERM
+                                                                               │
+               close ◀─ finish what is under way ◀─ give lease and lead away ◀─┘
+
+A node that cannot have its address makes no folder.
 
 Everything runs on one event loop: the server (:mod:`.native_server`), the node's turns, the streams
 to the others, and the services beside it.
@@ -123,18 +125,12 @@ class ServedNode:
         self._clock = clock
         self._random = randomness
         raise_descriptor_limit()  # before the engine counts how many files it may have open
-        self._engine: Engine = open_storage(
-            settings.folder,
-            randomness,
-            engine_name=settings.engine,
-            segment_bytes=settings.log_segment_bytes,
-            memory_bytes=settings.memory_bytes,
-        )
+        self._nodes_service = NodesService(self._security, self._hello)
+        self._server = NativeServer(settings.listen, self._security, self._nodes_service)
+        self._engine = self._bind_and_open()
         self._joining = Joining(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )
-        self._nodes_service = NodesService(self._security, self._hello)
-        self._server = NativeServer(settings.listen, self._security, self._nodes_service)
         self._dialer = Dialer(self._security)
         self._said = LogOnce()
         self._driver: AsyncioDriver | None = None
@@ -147,6 +143,22 @@ class ServedNode:
         self.is_serving = False
         self.companions: list[CompanionService] = []
         self._started: list[CompanionService] = []
+
+    def _bind_and_open(self) -> Engine:
+        """Take the address, and only then open the folder, or make it."""
+        settings = self._settings
+        self._server.bind()
+        try:
+            return open_storage(
+                settings.folder,
+                self._random,
+                engine_name=settings.engine,
+                segment_bytes=settings.log_segment_bytes,
+                memory_bytes=settings.memory_bytes,
+            )
+        except BaseException:
+            self._server.stop()
+            raise
 
     @property
     def node(self) -> Node:
@@ -166,7 +178,7 @@ class ServedNode:
         """
         try:
             await self._joining.open()
-            await self._server.open()
+            self._server.open()
             await self._start_companions()
             if not await self._unless_over(self._joining.find()):
                 return

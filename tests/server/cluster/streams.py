@@ -53,7 +53,7 @@ class Talker:
             self.security, lambda: SelfDescription(store(self.node_id), (), None)
         )
         self.server = NativeServer(self.address, self.security, self.service)
-        await self.server.open()
+        self.server.open()
         self.port = self.server.port
 
     def introduction(self) -> Introduction:

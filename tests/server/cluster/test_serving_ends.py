@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import postroom
 import postroom.aio
+from postroom.client.remote.native import host_and_port
 from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
 from postroom.kv.engine import EngineFailed
 from postroom.kv.engine_folder import engine_of
 from postroom.kv.keys import head_key
 from postroom.kv.opening import open_engine
+from postroom.server.cluster import serving as node_process
+from postroom.server.opening import open_storage
 from tests.kv.on_disk import INSTALLED
 from tests.server.cluster.served import Serving, serving
 from tests.server.cluster.streams import run, until
@@ -94,6 +100,27 @@ def test_a_port_in_use(tmp_path: Path, addresses: list[str]) -> None:
         async with serving(tmp_path / "a", addresses[0]):
             with pytest.raises(Invalid, match=f"cannot listen at {addresses[0]}"):
                 await Serving(tmp_path / "b", addresses[0]).task
+            assert not (tmp_path / "b").exists()
+
+    run(main())
+
+
+def test_a_node_refuses_callers_until_its_folder_is_open(
+    tmp_path: Path, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that is refused asks another node at once; one that is left waiting does not."""
+    tried: list[int] = []
+
+    def opened(*given: Any, **options: Any) -> Any:
+        with socket.socket() as caller:
+            tried.append(caller.connect_ex(host_and_port(addresses[0])))
+        return open_storage(*given, **options)
+
+    monkeypatch.setattr(node_process, "open_storage", opened)
+
+    async def main() -> None:
+        async with serving(tmp_path / "a", addresses[0]):
+            assert tried == [errno.ECONNREFUSED]
 
     run(main())
 
