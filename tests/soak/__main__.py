@@ -17,7 +17,8 @@ At the end there is a table, a tenth of the time in each column, and the verdict
 * a snapshot that is read slows no consumer of queues, and idle consumers have nothing written;
 * every client has got on all the time, and conservation holds to the unit;
 * nothing is left of what belonged to those who have gone, and the files have no garbage that nobody
-  will collect.
+  will collect;
+* the logs of the processes tell no failure that the soak has not caused (:mod:`tests.soak.logs`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import random  # noqa: TID251 - instances are made, to be passed in
 import subprocess
 import sys
@@ -44,6 +44,7 @@ from postroom.server.node import Node
 from tests.cluster.harness import INSECURE, cluster
 from tests.soak import content
 from tests.soak.control import Control
+from tests.soak.logs import Logs
 from tests.soak.measure import TABLES, Measure, Processors, Sample
 from tests.soak.queue_work import IDLE_CONSUMERS, PURGE_SECONDS
 from tests.soak.work import Soak
@@ -85,7 +86,6 @@ def main() -> int:
     parser.add_argument("--only", choices=KINDS, help="only this one, for the whole time")
     parser.add_argument("--seed", type=int, default=0, help="what the clients choose")
     wanted = parser.parse_args()
-    logging.getLogger("postroom.worker").addHandler(logging.NullHandler())  # workers die here
     failed = alone(wanted) if wanted.only else together(wanted)
     print("passed" if not failed else f"{failed} failed")  # noqa: T201
     return 1 if failed else 0
@@ -125,7 +125,15 @@ def together(wanted: argparse.Namespace) -> int:
 
 async def soak(kind: str, seconds: float, seed: int, folder: Path, control: Control) -> list[str]:
     """Run one soak and print it; return what was not as it must be."""
-    async with _store(kind, folder) as (connect, processes, addresses, node):
+    with Logs() as logs:
+        wrong = await _soak(kind, seconds, seed, folder, control, logs)
+    return wrong + logs.verdicts()
+
+
+async def _soak(
+    kind: str, seconds: float, seed: int, folder: Path, control: Control, logs: Logs
+) -> list[str]:
+    async with _store(kind, folder, logs) as (connect, processes, addresses, node):
         soak = Soak(connect, random.Random(seed), addresses, node)
         await soak.setup()
         tasks = [asyncio.create_task(each.run(lambda: soak.goes_on)) for each in soak.workers]
@@ -250,7 +258,7 @@ async def _written(node: Node) -> list[int]:
 
 @contextlib.asynccontextmanager
 async def _store(
-    kind: str, folder: Path
+    kind: str, folder: Path, logs: Logs
 ) -> AsyncIterator[tuple[Connect, list[psutil.Process], list[str], Node | None]]:
     """Yield a way to connect, the processes, the nodes' addresses, and the node if it is here."""
     process = psutil.Process()
@@ -261,6 +269,7 @@ async def _store(
         return
     budget = ("--memory", str(MEMORY_BYTES))
     with cluster(folder, 3, options=(*INSECURE, *budget)) as processes:
+        logs.lines |= {f"node {each.number}": each.lines for each in processes.nodes}
         nodes = [psutil.Process(each.pid) for each in processes.nodes]
         addresses = processes.addresses.split(",")
 
