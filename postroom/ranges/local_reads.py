@@ -222,7 +222,8 @@ class LocalReads:
                 break
             call, _ = self.without_lease.take()
             submit_again([call])
-        for _ in range(len(self.long)):
+        # Between proposals: a reading that one blocks half-way would begin again, each time.
+        for _ in range(0 if self._view.in_flight else len(self.long)):
             if self._view.is_used_up() or not self.long:
                 break
             self._go_on(*self.long.take())
