@@ -60,6 +60,8 @@ Until then there is more to store, and more to read over, every second, and noth
 STUCK_SECONDS: Final = 20.0
 """The time after which a client that has got nothing done does not get on.
 
+Pauses on purpose are shorter, and clients count them: one may fail, and the next round is in time.
+
 Seconds count as far as there was a processor to be had: a cluster on a machine that stands still
 stands still, too.
 """

@@ -236,7 +236,10 @@ class QueueWork:
             raise AssertionError(f"{message} came to nobody")
 
     async def _audit(self, worker: Worker) -> None:
-        """Read what there was at one moment, slowly, and keep that for a while; then nothing."""
+        """Read what there was at one moment, slowly, and keep that for a while; then nothing.
+
+        Both are counted: what it does not do on purpose is no silence.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + READ_SECONDS
         async with self.db.snapshot() as snapshot:
@@ -248,6 +251,7 @@ class QueueWork:
                 self.is_read = False
         worker.did()
         await self._rest(loop.time() + READ_SECONDS)
+        worker.did()
 
     async def _rest(self, until: float) -> None:
         while asyncio.get_running_loop().time() < until and self._goes_on():

@@ -72,6 +72,7 @@ class SlowReaders:
             with contextlib.suppress(TimeoutError):
                 while self._goes_on():
                     await stream.ask(ASKED_AT_ONCE, 1.0)
+            worker.did()  # its silence on purpose begins
             await self._sleep(MUTE_SECONDS)
             if self._goes_on():
                 await stream.rest()
