@@ -490,10 +490,13 @@ class Evaluation:
         self.steps += 1
         self.bytes += len(value) + 2 * len(head) + WRITE_BYTES
 
-    def delete_version(self, key: bytes) -> bool:
-        """Put a tombstone over a user key; return false if there was nothing to delete."""
-        head = keys.head_key(key)
-        old = self.get(head)
+    def delete_version(self, head: bytes, old: bytes | None) -> bool:
+        """Put a tombstone over a user key; return false if there was nothing to delete.
+
+        Args:
+            head: the engine key of the newest version.
+            old: the value there.
+        """
         if versions.payload(old) is None:
             return False
         self.put_version(head, old, versions.TOMBSTONE_KIND)

@@ -10,6 +10,7 @@ import heapq
 import struct
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 from postroom import limits
@@ -156,7 +157,8 @@ def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: b
 
 def delete(ctx: Evaluation, request: Delete) -> None:
     """Evaluate ``Delete``."""
-    ctx.delete_version(request.key)
+    head = keys.head_key(request.key)
+    ctx.delete_version(head, ctx.get(head))
 
 
 def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, Any]:
@@ -169,8 +171,8 @@ def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None,
         began = request.part_of or ctx.timestamp
         return *delete_some(ctx, request, request.start, began.to_bytes(8, "big")), began
     deleted, size_before = 0, ctx.bytes
-    for key in _keys_there(ctx, request.start, request.end):
-        deleted += _delete_one(ctx, key, size_before)
+    for head, _ in _heads_there(ctx, request.start, request.end):
+        deleted += _delete_one(ctx, head, ctx.get(head), size_before)  # perhaps turns later
         if ctx.is_used_up():
             yield
     return deleted
@@ -187,20 +189,18 @@ def delete_some(
     deleted, size_before = 0, ctx.bytes
     start = max(request.start, cursor)
     ctx.steps += 16
-    for visited, key in enumerate(_keys_there(ctx, start, request.end)):
+    for visited, (head, latest) in enumerate(_heads_there(ctx, start, request.end)):
         is_full = deleted >= limits.DELETED_AT_ONCE_MAX or ctx.bytes - size_before > _STEP_BYTES
         if visited and (is_full or visited >= limits.DELETION_VISITS_MAX):
-            return deleted, key
-        head = ctx.get(keys.head_key(key))
-        if head is not None and head[1:9] <= began:
-            deleted += _delete_one(ctx, key, size_before)
+            return deleted, keys.user_key(head)
+        if latest is not None and latest[1:9] <= began:
+            deleted += _delete_one(ctx, head, latest, size_before)
     return deleted, None
 
 
-def _delete_one(ctx: Evaluation, key: bytes, size_before: int) -> int:
+def _delete_one(ctx: Evaluation, head: bytes, old: bytes | None, size_before: int) -> int:
     ctx.steps += 1
-    old = ctx.get(keys.head_key(key))
-    if not ctx.delete_version(key):
+    if not ctx.delete_version(head, old):
         return 0
     ctx.grow(len(old or b""))
     check_size(
@@ -211,8 +211,10 @@ def _delete_one(ctx: Evaluation, key: bytes, size_before: int) -> int:
     return 1
 
 
-def _keys_there(ctx: Evaluation, start: bytes, end: bytes | None) -> Iterator[bytes]:
-    """Yield the user keys in a span that have a head, in order.
+def _heads_there(
+    ctx: Evaluation, start: bytes, end: bytes | None
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the heads in a span and their newest versions, in order, each key once.
 
     Keys that this proposal writes are among them.
 
@@ -220,13 +222,17 @@ def _keys_there(ctx: Evaluation, start: bytes, end: bytes | None) -> Iterator[by
     them thus takes time in proportion to their number.
     """
     lower, upper = keys.data_span(start, end)
-    written = (raw for raw in ctx.written(lower, upper) if keys.is_head(raw))
-    stored = (head for head, _ in versions.heads(_Stored(ctx), start, end, reverse=False))
+    stored = versions.heads(_Stored(ctx), start, end, reverse=False)
+    written = [raw for raw in ctx.written(lower, upper) if keys.is_head(raw)]
+    if not written:
+        yield from stored
+        return
+    ours = ((head, ctx.get(head)) for head in written)
     last = b""
-    for head in heapq.merge(stored, written):
+    for head, latest in heapq.merge(ours, stored, key=itemgetter(0)):  # ours first
         if head != last:
             last = head
-            yield keys.user_key(head)
+            yield head, latest
 
 
 class _Stored:

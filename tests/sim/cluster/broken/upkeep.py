@@ -61,9 +61,9 @@ def garbage_is_not_listed() -> Patch:
     """List no tombstones, so that they stay for ever."""
     delete_version = Evaluation.delete_version
 
-    def unlisted(self: Evaluation, key: bytes) -> bool:
+    def unlisted(self: Evaluation, head: bytes, old: bytes | None) -> bool:
         before = len(self.garbage)
-        deleted = delete_version(self, key)
+        deleted = delete_version(self, head, old)
         if deleted:
             del self.garbage[before:]
         return deleted
