@@ -17,9 +17,9 @@ position is remembered for all consumers with the same wish (:class:`.consumers.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import cycle
 from typing import Final
 
 from postroom.kv import keys
@@ -27,7 +27,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds, seconds_until
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import holdings, records
+from postroom.messaging.queues import holdings
 from postroom.messaging.queues.consumers import Placed as PlacedClaim
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
@@ -36,13 +36,11 @@ from postroom.messaging.queues.places import Rewritten, leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import (
     PAYLOAD_KEPT_BYTES,
-    UNDECODABLE,
     Entry,
     Holding,
-    damaged,
-    decoded,
     without_payload,
 )
+from postroom.messaging.queues.refilling import READ_AT_ONCE, Refilling
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.queues.rotation import Queued
 from postroom.ranges.checks import NO_HEADERS
@@ -50,9 +48,6 @@ from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE: Final = 2000
 """The number of messages of a queue that are fired in one proposal."""
-READ_AT_ONCE: Final = 2000
-"""The number of stored entries that are read into memory, or searched, in one proposal."""
-
 RUN_MIN: Final = 2
 """The number of messages from which they are fired together."""
 
@@ -95,6 +90,7 @@ class Firing:
         self._bytes_max = bytes_max
         self._now = manager.host.monotonic()
         self._taken = manager.speculation.taken
+        self._refilling = Refilling(manager, ctx)
         self._hands: dict[WaitingClaim, _Hand] = {}
         self._looked_through = 0
         self._looks_again = False
@@ -120,122 +116,17 @@ class Firing:
             room = QUEUE_LEASED_MAX - len(manager.leases)
             allowed = min(manager.allowance(self._now), room, self._fired_max)
             if allowed > 0:
-                read_all = self._read_on()
+                read_all = self._refilling.read_on()
                 left = self._hand_out(allowed)
                 is_full = allowed == self._fired_max or self._ctx.bytes >= self._bytes_max
                 is_cut = self._looks_again or (left and is_full)
-                more = is_behind or is_cut or not read_all or self._makes_room()
+                more = is_behind or is_cut or not read_all or self._refilling.makes_room()
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
         self._note()
         self._answer_later(more)
         manager.speculation.has_fired = True
         return more
-
-    # --- reading
-
-    def _read_on(self) -> bool:
-        """Read more stored entries into memory.
-
-        Return whether that was as much as there is room for.
-        """
-        ready = self._manager.ready
-        if ready.is_complete or (len(ready) > ready.size // 2 and not ready.make_room()):
-            return True
-        budget = min(ready.size - len(ready), READ_AT_ONCE)
-        if ready.knows_what_goes:
-            return self._read_known(budget)
-        return self._read_round(budget)
-
-    def _makes_room(self) -> bool:
-        """Return whether room was made for claims that got nothing.
-
-        The entries that fill the memory were found to be held up just now.
-        """
-        manager = self._manager
-        if manager.ready.is_complete or all(each.messages for each in manager.consumers):
-            return False
-        return manager.ready.make_room()
-
-    def _read_known(self, budget: int) -> bool:
-        """Read more of the groups that are known, behind their entries in memory."""
-        ready = self._manager.ready
-        for name in ready.groups_with_more(budget):
-            if budget <= 0:
-                return False
-            budget -= self._read_group(name, min(budget, ready.quantum))
-        return budget > 0  # otherwise there may be other groups
-
-    def _read_round(self, budget: int) -> bool:
-        """Read one stored group after the other; return whether the round was ended."""
-        manager, ready, layout = self._manager, self._manager.ready, self._manager.layout
-        end = keys.after_prefix(layout.ready)
-        if not ready.cursor:
-            ready.cursor = layout.ready
-            ready.begin_round()
-        while budget > 0:
-            first = next(iter(self._ctx.iterate(ready.cursor, end)), None)
-            self._ctx.steps += 1
-            budget -= 1
-            if first is None:
-                return ready.end_round() and budget > 0 and self._read_known(budget)
-            name = self._entry(*first).group
-            if not ready.passes(name):
-                if not ready.has_room_for(name):
-                    return True
-                if ready.known_up_to(name) != b"" and not ready.is_fed(name):
-                    budget -= self._read_group(name, min(max(budget, 1), ready.quantum))
-            ready.cursor = keys.after_prefix(manager.layout.group_prefix(name))
-        return False
-
-    def _read_group(self, name: str, entries_max: int) -> int:
-        manager, layout = self._manager, self._manager.layout
-        prefix = layout.group_prefix(name)
-        known = manager.ready.known_up_to(name)
-        lower = known + b"\x00" if known else prefix
-        stored = self._ctx.iterate(lower, keys.after_prefix(prefix))
-        pairs = list(islice(stored, entries_max))
-        has_more = len(pairs) == entries_max and next(stored, None) is not None
-        up_to = pairs[-1][0] if pairs else b""
-        manager.ready.read(name, self._placed(pairs, name), up_to, has_more=has_more)
-        self._ctx.steps += len(pairs)
-        return len(pairs) + 1
-
-    def _placed(self, pairs: list[tuple[bytes, bytes]], group: str) -> list[Placed]:
-        """Return the stored entries of one group. There are many, so each one costs little here."""
-        taken, decode = self._taken, records.entries.decode
-        try:
-            placed = [(key, decode(packed)) for key, packed in pairs if key not in taken]
-        except UNDECODABLE:
-            # This tells which entry is damaged.
-            placed = [(key, self._entry(key, packed)) for key, packed in pairs]
-        for key, entry in placed:
-            if entry.group != group or not key.endswith(entry.seq):
-                self._check(key, entry)
-        return placed
-
-    def _stored(self, lower: bytes, upper: bytes) -> Iterator[Placed]:
-        taken = self._taken
-        for key, packed in self._ctx.iterate(lower, upper):
-            if key not in taken:
-                yield key, self._entry(key, packed)
-
-    def _entry(self, key: bytes, packed: bytes) -> Entry:
-        entry = decoded(records.entries, packed, self._manager.name)
-        self._check(key, entry)
-        return entry
-
-    def _check(self, key: bytes, entry: Entry) -> None:
-        """Check that a stored entry belongs to its key.
-
-        Reading goes on behind the group that the entry names. With a wrong group it would go in
-        circles.
-        """
-        manager = self._manager
-        if not key.startswith(manager.layout.group_prefix(entry.group)):
-            raise damaged(manager.name, "a stored entry", f"it tells the group {entry.group!r}")
-        if not key.endswith(entry.seq):
-            raise damaged(manager.name, "a stored entry", "it is that of another message")
 
     # --- leasing
 
@@ -451,7 +342,7 @@ class Firing:
         if wish.cursor is None:
             return 0
         visited = 0
-        stored = self._stored(
+        stored = self._refilling.entries(
             wish.cursor or manager.layout.ready, keys.after_prefix(manager.layout.ready)
         )
         for key, entry in stored:
@@ -493,7 +384,7 @@ class Firing:
     def _is_first(self, key: bytes, entry: Entry) -> bool:
         """Return whether an entry is the head of its ordered group."""
         prefix = self._manager.layout.group_prefix(entry.group)
-        first = next(self._stored(prefix, keys.after_prefix(prefix)), None)
+        first = next(self._refilling.entries(prefix, keys.after_prefix(prefix)), None)
         return first is not None and first[0] == key
 
     # --- answering
