@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 LONGEST_SENTENCE_WORDS = 30
+MESSAGE_WORDS_MIN = 4
 
 # These words hide the subject of a sentence that they begin.
 HIDING_WORDS = frozenset(
@@ -163,6 +164,35 @@ def prose_of(path: Path) -> list[Prose]:
     return [*docstrings_of(path, ast.parse(source)), *comments_of(path, source)]
 
 
+def messages_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a module that people may read, with their lines.
+
+    These are its strings of several words but docstrings: errors, lines of the log, help.
+    """
+    others = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            others |= {id(each) for each in node.values}
+    for node in ast.walk(tree):
+        text = "" if id(node) in others else _text_of(node)
+        if len(text.split()) >= MESSAGE_WORDS_MIN:
+            yield node.lineno, text  # type: ignore[attr-defined]  # an expression has a line
+
+
+def clauses_of(message: str) -> list[str]:
+    """Return the parts of a message, which semicolons, colons and periods divide."""
+    return [each for each in re.split(r"[;:.]\s+", message) if len(words_of(each)) > 1]
+
+
+def _text_of(node: ast.AST) -> str:
+    """Return the text of a string; values in it are one word each."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(each.value) if isinstance(each, ast.Constant) else "Value" for each in node.values
+        )
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def sentences_of(text: str) -> Iterator[str]:
     """Yield the sentences of a docstring or a comment; code in them is one word."""
     for paragraph in _paragraphs(text):
@@ -195,7 +225,7 @@ def words_out_of_place(name: str, file: str) -> list[str]:
 
 def first_word(sentence: str) -> str:
     """Return the first word of a sentence in lower case, without punctuation."""
-    found = re.match(r"[\W_]*([A-Za-z']+)", sentence)
+    found = re.match(r"[\W_]*([A-Za-z'_]+)", sentence)
     return found[1].lower() if found else ""
 
 

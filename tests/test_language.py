@@ -97,6 +97,18 @@ def test_sentences_begin_with_their_subject() -> None:
     assert not wrong, listed(wrong)
 
 
+def test_messages_begin_each_clause_with_its_subject() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {clause}"
+        for path in sources("postroom")
+        if "ranges" not in path.parts
+        for line, message in language.messages_of(ast.parse(path.read_text()))
+        for clause in language.clauses_of(message)
+        if language.first_word(clause) in language.HIDING_WORDS
+    ]
+    assert not wrong, listed(wrong)
+
+
 def test_sentences_are_short() -> None:
     wrong = [
         f"{place}: {count} words: {sentence}"
@@ -253,6 +265,15 @@ def test_sentences_are_found_without_code_tables_and_arguments(tmp_path: Path) -
         "return", "a", "grpc", "an", "so",
     ]  # fmt: skip
     assert (docstring.of, comment.of, comment.text) == ("function", "comment", "who counts")
+
+
+def test_messages_are_found_without_docstrings_and_names() -> None:
+    source = '''"""No message at all."""
+raise Error(f"the key {key} is gone; nobody knows", "a name", "of_queue boolean, other string")
+'''
+    messages = [text for _, text in language.messages_of(ast.parse(source))]
+    assert messages == ["the key Value is gone; nobody knows", "of_queue boolean, other string"]
+    assert language.clauses_of(messages[0]) == ["the key Value is gone", "nobody knows"]
 
 
 def test_a_command_is_told_from_other_first_lines() -> None:

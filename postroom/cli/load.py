@@ -115,6 +115,6 @@ def load(
         print_line(f"{done.name}: {counted(done.rows, 'row was', 'rows were')} loaded{aside}")
         if done.dead:
             print_line(
-                f"{counted(done.dead, 'of them is a dead letter', 'of them are dead letters')}: "
+                f"{counted(done.dead, 'row is a dead letter', 'rows are dead letters')}: "
                 "'postroom dead-letters' tells why"
             )

@@ -201,7 +201,9 @@ def _option(flag: str, metavar: str | None, text: str, variable: str, **more: An
 _Path = Annotated[str | None, _option("--path", "DIR", "The store's data folder.", PATH_VARIABLE)]
 _Connect = Annotated[
     str | None,
-    _option("--connect", "HOST:PORT,...", "Some nodes of a cluster, instead.", CONNECT_VARIABLE),
+    _option(
+        "--connect", "HOST:PORT,...", "Addresses of a cluster's nodes, instead.", CONNECT_VARIABLE
+    ),
 ]
 _TlsCa = Annotated[
     Path | None,

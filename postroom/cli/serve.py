@@ -39,7 +39,7 @@ DataFolder = Annotated[
     ),
 ]
 Listen = Annotated[
-    str, typer.Option("--listen", metavar="HOST:PORT", help="Where this node listens.")
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Listen at this address.")
 ]
 JoinList = Annotated[
     str | None,
@@ -55,7 +55,7 @@ Advertise = Annotated[
     typer.Option(
         "--advertise",
         metavar="HOST:PORT",
-        help="Where the others reach this node, if not at --listen.",
+        help="Tell other nodes this address of the node, if not --listen.",
     ),
 ]
 Insecure = Annotated[

@@ -120,7 +120,7 @@ def _packed(given: Any, codec: Packing, key: bytes) -> bytes:
 
 def _too_deep(key: bytes) -> ValueTooLarge:
     return ValueTooLarge(
-        f"what is to be stored at, or sent to, {shorten(key)} is nested more than {DEPTH_MAX} "
+        f"the value or message for {shorten(key)} is nested more than {DEPTH_MAX} "
         "deep; nothing was changed: keep parts of it under keys of their own"
     )
 

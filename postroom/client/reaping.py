@@ -155,7 +155,7 @@ class Reaping:
         for id_, stored in given:
             if id_ in own and attempts_of(stored) != tried.get(id_, 0):
                 raise TransactionConflict(
-                    f"a message of {shorten(key)} was tried by somebody else after this "
+                    f"a message of {shorten(key)} was tried by another consumer after this "
                     "transaction had reaped it; nothing was changed: try again (run() does)"
                 )
 

@@ -411,9 +411,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
                 self._buffer.delete_stored(key)
             except TransactionTooLarge as error:
                 raise TransactionTooLarge(
-                    f"{error}; of {counted(len(found), 'key')} that were to be deleted, the "
-                    "transaction "
-                    f"has room for {number}, those below {shorten(key)}: "
+                    f"{error}; {counted(len(found), 'key')} were to be deleted, and the "
+                    f"transaction has room for {number}, those below {shorten(key)}: "
                     "tx.enqueue_update(DeleteRange(start, end)) deletes any number of keys, step "
                     "by step, and so does db.delete_range outside of a transaction"
                 ) from None

@@ -180,7 +180,7 @@ class Play:
             found.append(compare("messages in the report", done, self._done(reported.measures)))
         else:
             self._console.out(
-                "What was read before Spark came is not kept, and so not in the archive: start "
+                "Mail that was read before Spark came is not kept, and not in the archive: start "
                 "over with --fresh --spark to compare it.",
                 highlight=False,
             )

@@ -470,8 +470,8 @@ class Storage(EngineOver):
             self._failure = str(error)
         else:
             self._failure = (
-                f"The log cannot be written any more: {error.strerror or error}. Whether the last "
-                "write took place is unknown until the store is closed and opened again."
+                f"The log cannot be written any more: {error.strerror or error}. The last "
+                "write may have taken place, or not: close the store and open it again."
             )
         return EngineFailed(self._failure)
 

@@ -428,7 +428,7 @@ class AttemptNotes:
                 except (CommitUnknown, StoreCorrupted, OSError, MemoryError):
                     raise  # the note is not to blame for these
                 except Exception:
-                    _log.exception("what has become of an attempt cannot be written down")
+                    _log.exception("the end of an attempt cannot be stored")
                     self._written(note, beginning, None)
                     continue
                 else:

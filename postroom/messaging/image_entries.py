@@ -198,7 +198,7 @@ def check(name: bytes, stored: bytes, until: bytes) -> str:
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise Invalid(
             f"the entry {shorten(name)} of an image cannot be: {error}; nothing of this chunk was "
-            "stored: what is restored is no export, or was damaged"
+            "stored: the folder contains no export, or a damaged one"
         ) from error
     return table
 

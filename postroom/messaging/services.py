@@ -139,7 +139,9 @@ class Mover:
 
     async def _bury(self, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
-        _log.error("what is due first cannot be moved, and is made a dead letter: %s", reason)
+        _log.error(
+            "the entry that is due first cannot be moved, and is made a dead letter: %s", reason
+        )
         await self.send(BuryDue(type(self.request) is ExecuteDue, reason))
 
 

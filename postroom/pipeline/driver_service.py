@@ -153,7 +153,7 @@ class DriverService:
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a planner's question."""
         if not secrets.compare_digest(str(question.get("secret", "")), self._secret):
-            return {"error": "AccessDenied", "message": "that is not this session's secret"}
+            return {"error": "AccessDenied", "message": "the secret is not that of this session"}
         try:
             if question["do"] == "address":
                 return {"address": self._address(question["path"])}

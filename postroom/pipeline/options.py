@@ -401,8 +401,8 @@ def _batch(options: Mapping[str, str], mode: str) -> tuple[bytes, int]:
         raise Invalid("query= and batch= are not for mode=load, which load= gives a name")
     if not query or batch is None:
         raise Invalid(
-            "query= and batch= belong together: the name of whoever writes batch after batch, and "
-            "the number of this one"
+            "query= and batch= belong together: a name for all batches of one program, and the "
+            "number of this one"
         )
     if len(query) > STAGED_QUERY_BYTES_MAX:
         raise Invalid(f"query= has {STAGED_QUERY_BYTES_MAX} bytes at most, not {len(query)}")

@@ -155,7 +155,9 @@ class Proposals:
             try:
                 done(outcome)
             except Exception:
-                logger.exception("whoever made a proposal failed when told that it was %s", outcome)
+                logger.exception(
+                    "an error of the maker of a proposal, when told that it was %s", outcome
+                )
 
     def _give_up(self) -> None:
         while self._pending:

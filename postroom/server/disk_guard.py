@@ -121,7 +121,7 @@ class DiskReserve:
             left = "deletions and acknowledgements" if space.takes_deletions else "nothing"
             return RefusedCalls(
                 Unavailable(
-                    "the device where the store lies is full: what is stored can be read, and "
+                    "the device where the store lies is full: data can be read, and "
                     f"{left} written; nothing was changed: free some space on it, then try again",
                     retry_after=1.0,
                 ),

@@ -117,7 +117,7 @@ def test_somebody_else_was_faster(store: Store) -> None:
     postpone(db, 1, 0)
     slow = db.begin()
     slow.bury(two)
-    with pytest.raises(postroom.TransactionConflict, match="tried by somebody else"):
+    with pytest.raises(postroom.TransactionConflict, match="tried by another consumer"):
         slow.commit()
     assert db.get(b"k") is None
     assert reap(db) == [(b"2", 1, "")]

@@ -17,7 +17,7 @@ from postroom.messaging.requests import ReapMessages
 from tests.client.postponed import KEY, postpone, reap, send
 from tests.client.stores import Store
 
-TRIED = "tried by somebody else"
+TRIED = "tried by another consumer"
 
 
 def lose(store: Store, most: int = 1) -> postroom.Transaction:

@@ -392,9 +392,9 @@ def _dead(content: Content) -> str:
 def _closing(content: Content) -> str:
     return (
         f'<p class="soft">A chart shows the last {PERIODS_MAX} periods of its kind at most: each '
-        f"{_length(content)} is one. What was purged before "
-        "it was archived, or cancelled, is not counted. Percentiles are approximate. All measures "
-        "are in the table <code>measures</code> beside this page.</p>"
+        f"{_length(content)} is one. Messages that were cancelled, or purged before they were "
+        "archived, are not counted. Percentiles are approximate. All measures are in the table "
+        "<code>measures</code> beside this page.</p>"
     )
 
 

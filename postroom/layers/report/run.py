@@ -315,8 +315,8 @@ def _left_out(what: ReportBounds) -> list[str]:
 
 def _gaps(manifest: ArchiveManifest | None) -> list[str]:
     return [
-        f"What ended in {each.place} between {_text(each.after)} and {_text(each.until)} may be "
-        f"missing: {each.reason}."
+        f"Messages that ended in {each.place} between {_text(each.after)} and {_text(each.until)} "
+        f"may be missing: {each.reason}."
         for each in ([] if manifest is None else manifest.gaps[-ROWS_MAX:])
     ]
 

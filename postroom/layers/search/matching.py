@@ -74,7 +74,7 @@ def parse(text: str) -> Query:
         ValueError: there is no word in it, or more than ``SEARCHED_WORDS_MAX``.
     """
     if not isinstance(text, str):
-        raise TypeError(f"what is searched for is a str, not {type(text).__name__}")
+        raise TypeError(f"the text of a search is a str, not {type(text).__name__}")
     exact: dict[str, None] = {}
     prefixes: dict[str, None] = {}
     phrases: dict[tuple[str, ...], None] = {}

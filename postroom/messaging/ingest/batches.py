@@ -332,8 +332,8 @@ def check_chunks(request: PublishStaged, winner: Winner, known: TaskAttemptRecor
     """
     if known.chunks != winner.chunks:
         raise Invalid(
-            f"of what was staged for batch {request.batch} of {shorten(request.query)}, "
-            f"{known.chunks} of {winner.chunks} chunks of a task are there: it was too old, and "
+            f"{known.chunks} of the {winner.chunks} chunks that a task has staged for batch "
+            f"{request.batch} of {shorten(request.query)} are there: the others were too old, and "
             "deleted; nothing was changed: run the job again"
         )
     if known.end != known.chunks:

@@ -149,7 +149,7 @@ def _insert_one_by_one(ctx: Evaluation, request: LoadRows) -> Generator[None, No
             raise ConditionFailed(
                 f"{shorten(key)} has another value than the load {shorten(request.name)} brings; "
                 "nothing of this chunk was changed: either the input has the key twice, or "
-                "somebody else has put it there",
+                "another client has put it there",
                 actual=there,
             )
         ctx.steps += 1

@@ -384,7 +384,7 @@ def trim(queues: Enqueueing, ctx: Evaluation, request: TrimArchive) -> list[int]
     if manager.definition.created_at != request.created_at:
         raise Invalid(
             f"the queue {request.queue!r} was dropped, and made anew; nothing was deleted: "
-            "what was read of the one before is gone by itself"
+            "its archived messages have gone with it"
         )
     layout = manager.layout
     kept_from = queues.may_purge(ctx, ctx.timestamp - queues.kept)

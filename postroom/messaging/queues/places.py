@@ -212,8 +212,8 @@ def _placed(
 def _missing(manager: Manager, locator: Locator) -> NoReturn:
     raise damaged(
         manager.name,
-        f"what is stored of the message {shorten(locator[2])}",
-        "nobody holds it, and it is not where its state, or its body, tells",
+        f"a record of the message {shorten(locator[2])}",
+        "no consumer holds it, and it is not at the place that its state, or its body, tells",
     )
 
 
@@ -331,7 +331,7 @@ def _lease_lost(ctx: Draft, manager: Manager, attempt: Attempt, lease: Lease | N
         why = (state.error if state is not None else "") or "it was given back"
     return LeaseLost(
         f"{_named(attempt, manager)} does not hold it any more: {why}; nothing was changed: "
-        "whoever holds a message does the work, so leave it at that"
+        "leave the work to the consumer that holds it"
     )
 
 

@@ -252,8 +252,8 @@ class Reading:
         self.check_age(view, at)
         if request.state in _LIVE:
             raise Invalid(
-                f"what was {request.state} at a timestamp is not kept: ask for all that lived "
-                '(state=""), or for what was done, archived or dead'
+                f"the messages that were {request.state} at a timestamp are not known: ask for all "
+                'that lived (state=""), or for those that were done, archived or dead'
             )
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)

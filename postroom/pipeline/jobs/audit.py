@@ -34,7 +34,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     audit_facts.IN_INBOXES: "messages in inboxes, delivered and not reaped",
     audit_facts.INDEX: "index of inboxes: messages",
     audit_facts.INDEX_OLDEST: "index of inboxes: the oldest message",
-    audit_facts.INDEX_HELD: "index of inboxes: what holds up",
+    audit_facts.INDEX_HELD: "index of inboxes: messages that hold up others",
     audit_facts.ACCOUNTING: "sums of metrics of every prefix",
     audit_facts.QUEUE_ENQUEUED: "queues: enqueued = all states",
     **{f"queue.{state}": f"queues: {state}" for state in audit_facts.QUEUE_STATES},
@@ -138,8 +138,8 @@ def audit(
                     if _is_held(db, int(at)):
                         raise _explained(error) from error
     raise JobFailed(
-        f"another node became the leader during each of {TRIES} audits, and what was held for them "
-        "is gone; nothing was changed: run it again once the cluster is at rest"
+        f"another node became the leader during each of {TRIES} audits, and the snapshot of "
+        "each is gone; nothing was changed: run it again once the cluster is at rest"
     )
 
 

@@ -161,7 +161,7 @@ class Folder:
         if size is None:
             return None
         if size > MANIFEST_BYTES_MAX:
-            raise Invalid(f"{MANIFEST} in {self.path} has {size} bytes: that is no manifest")
+            raise Invalid(f"{MANIFEST} in {self.path} has {size} bytes: it is no manifest")
         with self._fs.open_input_stream(self._at(MANIFEST)) as file:
             return decoded(file.read(), self.path)
 

@@ -51,7 +51,7 @@ class Leaderless:
         others = () if known is None else known.nodes
         silent = [each for each in others if self._is_silent(node, each)]
         _log.warning(
-            "nobody has led for %g s: waiting for a majority of the nodes; not heard: %s",
+            "no node has led for %g s: waiting for a majority of the nodes; not heard: %s",
             PATIENCE_SECONDS, ", ".join(map(self._named, silent)) or "none, all others are there",
         )  # fmt: skip
 

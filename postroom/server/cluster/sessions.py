@@ -67,7 +67,7 @@ class Sessions:
         limits, unread = self.admission.limits, session.unread_bytes
         if unread > max(limits.unread_bytes_end, limits.unread_bytes_max):
             session.cut(Unavailable(
-                f"{unread} bytes of answers were not read; what was not answered may or may not "
+                f"{unread} bytes of answers were not read; other requests may or may not "
                 "have been done: read the answers, or ask for less at a time"
             ))  # fmt: skip
         elif self.admission.unread_bytes > limits.unread_bytes_all:
@@ -78,7 +78,7 @@ class Sessions:
         worst = max(self._open.values(), key=lambda session: session.unread_bytes)
         worst.cut(Unavailable(
             f"this node has {self.admission.unread_bytes} bytes of answers that clients have not "
-            "read, and this one has left the most of them; what was not answered may or may not "
+            "read, and this one has left the most of them; other requests may or may not "
             "have been done: read the answers"
         ))  # fmt: skip
 
@@ -89,8 +89,8 @@ class Sessions:
         for session in list(self._open.values()):
             if session.takes_nothing_since() < since:
                 session.cut(Unavailable(
-                    f"no answer was read for {limits.unread_seconds_max:g} s; what was not "
-                    "answered may or may not have been done: read the answers"
+                    f"no answer was read for {limits.unread_seconds_max:g} s; other "
+                    "requests may or may not have been done: read the answers"
                 ))  # fmt: skip
 
     def look_at_access(self) -> None:

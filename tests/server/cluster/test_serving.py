@@ -322,7 +322,7 @@ def test_without_a_majority_it_says_once_who_is_not_heard(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(leaderless, "PATIENCE_SECONDS", 3600.0)
     first, second, _ = addresses
-    line = f"nobody has led for 0.5 s: .* not heard: node 2 at {second} (.nobody listens there.)"
+    line = f"no node has led for 0.5 s: .* not heard: node 2 at {second} (.nobody listens there.)"
 
     def told() -> int:
         return len([each for each in caplog.messages if re.search(line, each)])
