@@ -381,7 +381,7 @@ def _with_back(
 def tried_by_another(key: bytes) -> TransactionConflict:
     """Return the error for a message that was tried by others after it was given to this one."""
     return TransactionConflict(
-        f"a message of {shorten(key)} was tried by somebody else after this one had seen it; "
+        f"a message of {shorten(key)} was tried by another consumer after this one had seen it; "
         "nothing was changed: try again (run() does)"
     )
 
