@@ -509,10 +509,17 @@ def attempts(given: Any, of_kind: str | None = None) -> Iterator[list[Attempt]]:
         given: messages or ids, one or several.
         of_kind: the kind of the ids; ``None``: any.
     """
-    one = isinstance(given, AnyMessage | str | bytes)
-    named = [_attempt(each, of_kind) for each in ([given] if one else given)]
+    named = [_attempt(each, of_kind) for each in messages_or_ids(given)]
     for first in range(0, len(named), ATTEMPTS_PER_REQUEST):
         yield named[first : first + ATTEMPTS_PER_REQUEST]
+
+
+def messages_or_ids(given: Any) -> list[Any]:
+    """Return the messages or ids of an argument that is one or several of them."""
+    if isinstance(given, list):
+        return given
+    is_one = isinstance(given, AnyMessage | str | bytes) or not isinstance(given, Iterable)
+    return [given] if is_one else list(given)
 
 
 def _attempt(given: Any, of_kind: str | None) -> Attempt:

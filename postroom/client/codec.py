@@ -67,7 +67,7 @@ class _Bytes:
         if isinstance(value, bytes):
             return bytes(value)
         raise TypeError(
-            f"values are bytes, not {type(value).__name__}: encode it, or open the store with "
+            f"values are bytes, not {type(value).__name__}: encode them, or open the store with "
             'codec="msgpack" or codec="json"'
         )
 

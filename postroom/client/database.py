@@ -458,7 +458,7 @@ class CoreDatabase(
             TypeError: ``function`` is a class or a generator function, or returns something that
                 still has to run. Nothing was changed.
         """
-        check_quickly(function, "what run calls")
+        check_quickly(function, "the argument of run")
         result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs), function)
         return result
 

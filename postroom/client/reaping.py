@@ -399,9 +399,9 @@ class Postponing:
         return [what.request(each) for what, each in tries.items()]
 
 
-def _named(messages: Messages) -> list[tuple[bytes, bytes, int]]:
+def _named(messages: Any) -> list[tuple[bytes, bytes, int]]:
     """Return key, id and attempts of each message."""
-    given = [messages] if isinstance(messages, Message) else list(messages)
+    given = list(messages) if isinstance(messages, Iterable) else [messages]
     for each in given:
         if not isinstance(each, Message):
             raise TypeError(f"expected messages of inboxes, not {type(each).__name__}")

@@ -328,7 +328,7 @@ class CoreDatabase(
                 still has to run. Nothing was changed.
         """
 
-        check_quickly(function, "what run calls")
+        check_quickly(function, "the argument of run")
 
         def call(tx: asynchronous.Transaction) -> T:
             return function(Transaction(self._blocking, tx), *args, **kwargs)

@@ -490,8 +490,8 @@ def scheduled_ids(given: Iterable[str]) -> list[bytes]:
 
 
 def _ids(given: Iterable[str], what: str, source: str) -> list[bytes]:
-    if isinstance(given, str):
-        raise TypeError(f"give a list of ids, as {source} tells them")
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"give a list of ids, as {source} tells them, not {type(given).__name__}")
     return [_id(each, what, source) for each in given]
 
 

@@ -175,6 +175,21 @@ def test_wrong_types_are_type_errors(store: Store, call: str) -> None:
     refused(store, OTHER_TYPES[call], TypeError, r"\w+")
 
 
+NOT_NAMED: Calls = {
+    "acknowledge": in_transaction(lambda tx: tx.acknowledge("q", 3)),  # type: ignore[arg-type]
+    "cancel": lambda db: db.queue("q").cancel(3),  # type: ignore[arg-type]
+    "postpone": in_transaction(lambda tx: tx.postpone(3)),  # type: ignore[arg-type]
+    "bury": in_transaction(lambda tx: tx.bury(None)),  # type: ignore[arg-type]
+    "replay": lambda db: db.replay(3),  # type: ignore[arg-type]
+    "cancel what is scheduled": lambda db: db.cancel(None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("call", NOT_NAMED)
+def test_an_object_in_place_of_messages_or_ids_is_told(store: Store, call: str) -> None:
+    refused(store, NOT_NAMED[call], TypeError, r"(messages|ids).*, not (int|NoneType)")
+
+
 IMPOSSIBLE: Calls = {
     "negative limit": lambda db: list(db.scan(limit=-1)),
     "limit 0 of peek": lambda db: db.peek(b"a", 0),

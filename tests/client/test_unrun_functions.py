@@ -134,7 +134,7 @@ def test_run_awaits_what_is_awaitable(within: Any, function: Any) -> None:
 def test_run_refuses_a_function_whose_calls_run_nothing(within: Any, function: Any) -> None:
     result, stored = within(lambda db: db.run(function))
     assert isinstance(result, TypeError)
-    assert "what run calls" in str(result) or "still has to run" in str(result)
+    assert "the argument of run" in str(result) or "still has to run" in str(result)
     assert stored is None
 
 

@@ -353,7 +353,7 @@ class Queue:
         *,
         settles: bool = True,
     ) -> int:
-        named: list[Any] = [given] if isinstance(given, AnyMessage | str | bytes) else list(given)
+        named = list(arguments.messages_or_ids(given))
         for each in named if settles else ():
             if isinstance(each, AnyMessage):
                 each.check_settled_by(None)

@@ -156,7 +156,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         """
         self._lifetime.check_open()
         name = arguments.queue_name(queue)
-        named: list[Any] = _listed(given)
+        named = arguments.messages_or_ids(given)
         for each in named if settles else ():
             if isinstance(each, AnyMessage):
                 each.check_settled_by(self._id)
@@ -282,10 +282,6 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             handle.committed(answers[first + index] if answers else None)
         for message in self._settled:
             message.settled()
-
-
-def _listed(given: Messages) -> list[Any]:
-    return [given] if isinstance(given, AnyMessage | str | bytes) else list(given)
 
 
 class QueueSends:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from postroom.client import arguments
@@ -12,6 +13,7 @@ from postroom.client.worker.calls import Threads
 from postroom.client.worker.failures import Hook
 from postroom.client.worker.stop_signals import stopped_by_signals
 from postroom.client.worker.worker import Run, WorkerTasks
+from postroom.errors import Invalid
 from postroom.limits import BRIDGING_THREADS_MAX
 
 T = TypeVar("T")
@@ -39,6 +41,12 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
         >>> db.get(b"welcomed/ada")
         b'yes'
     """
+
+    _kind = blocking.CoreDatabase
+    _takes = (
+        "postroom.Worker takes a database of postroom.open() or postroom.connect(); for one of "
+        "postroom.aio there is postroom.aio.Worker"
+    )
 
     def __init__(
         self,
@@ -73,7 +81,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
                 may be a coroutine function.
 
         Raises:
-            Invalid: a queue of its tasks does not exist.
+            Invalid: a queue of its tasks does not exist, or an event loop runs in this thread.
             DatabaseClosed: the database was closed meanwhile.
         """
 
@@ -95,7 +103,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
             queues: run only the tasks of these queues; ``None``: all tasks.
 
         Raises:
-            Invalid: a queue of its tasks does not exist.
+            Invalid: a queue of its tasks does not exist, or an event loop runs in this thread.
         """
         return self._on_a_loop(Run.until_idle, queues, None)
 
@@ -111,6 +119,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
     ) -> T:
         if concurrency is not None:
             arguments.count(concurrency, "concurrency")
+        _check_that_no_loop_runs()
         chosen, database = self.chosen(queues), self.db
         threads = Threads(BRIDGING_THREADS_MAX, "postroom-bridge")
 
@@ -130,3 +139,12 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
         finally:
             self._stop = lambda: None
             threads.shutdown()
+
+
+def _check_that_no_loop_runs() -> None:
+    with suppress(RuntimeError):  # the usual case: none runs
+        asyncio.get_running_loop()
+        raise Invalid(
+            "a postroom.Worker has an event loop of its own, and another one runs in this thread; "
+            "nothing was done: use postroom.aio.Worker, or call asyncio.to_thread(worker.run)"
+        )

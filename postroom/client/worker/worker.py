@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar
 
 from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
@@ -49,6 +49,9 @@ class WorkerTasks(Generic[DatabaseT]):
         on_dead: called in the same way when a message has died of it.
     """
 
+    _kind: ClassVar[type[Any]]
+    _takes: ClassVar[str]
+
     def __init__(
         self,
         db: DatabaseT | None = None,
@@ -59,7 +62,9 @@ class WorkerTasks(Generic[DatabaseT]):
         check_hooks(on_failure=on_failure, on_dead=on_dead)
         self.hooks = Hooks(on_failure, on_dead)
         self.caller: FunctionCaller | None = None
-        self._db = db
+        self._db: DatabaseT | None = None
+        if db is not None:
+            self.bind(db)
         self._tasks: dict[tuple[str, str], Task[Any, Any]] = {}
         self._inboxes: list[InboxTask] = []
 
@@ -78,7 +83,12 @@ class WorkerTasks(Generic[DatabaseT]):
 
         Args:
             db: the database.
+
+        Raises:
+            TypeError: it is none, or of the other form.
         """
+        if not isinstance(db, self._kind):
+            raise TypeError(self._takes)
         self._db = db
 
     @property
@@ -349,6 +359,12 @@ class Worker(WorkerTasks[asynchronous.CoreDatabase]):
             of its tasks has failed, after the hook of the task.
         on_dead: called in the same way when a message has died of it.
     """
+
+    _kind = asynchronous.CoreDatabase
+    _takes = (
+        "postroom.aio.Worker takes a database of postroom.aio.open() or postroom.aio.connect(); "
+        "for one of postroom.open() or postroom.connect() there is postroom.Worker"
+    )
 
     def __init__(
         self,
