@@ -37,7 +37,7 @@ from postroom.cli import (
     values,
     work,
 )
-from postroom.cli.options import with_option_names
+from postroom.cli.options import flowing, with_option_names
 from postroom.errors import Error
 
 NEGATIVE_NUMBERS = {"ignore_unknown_options": True}
@@ -115,7 +115,8 @@ for each in (
     mail.dead_letters, values.search, work.worker, measure.bench,
 ):  # fmt: skip
     settings = NEGATIVE_NUMBERS if each is values.increment else None
-    app.command(each.__name__.replace("_", "-"), context_settings=settings)(each)
+    name = each.__name__.replace("_", "-")
+    app.command(name, context_settings=settings, help=flowing(each))(each)
 app.add_typer(queues.app, name="queue")
 app.add_typer(ranges.app, name="range")
 app.add_typer(pipeline.app, name="pipeline")

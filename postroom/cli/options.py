@@ -451,7 +451,17 @@ def with_options(command: Callable[..., None], *makers: Maker) -> Callable[..., 
     known = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *options)]
     run.__signature__ = inspect.Signature(known)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in known}
+    run.__doc__ = flowing(command)
     return run
+
+
+def flowing(command: Callable[..., None]) -> str:
+    """Return the docstring of a command as its help: a line for each paragraph.
+
+    Help keeps the ends of lines, and divides long lines where the terminal ends.
+    """
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(each.split("\n")) for each in paragraphs)
 
 
 def _parameters(maker: Maker) -> Mapping[str, inspect.Parameter]:

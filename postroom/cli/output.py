@@ -52,6 +52,7 @@ from rich.table import Table
 from rich.text import Text
 
 import postroom
+from postroom.counted import counted
 from postroom.kv.clock import Timestamp
 from postroom.limits import VALUE_BYTES_MAX
 from postroom.ranges.evaluators import INTEGER
@@ -333,7 +334,7 @@ def as_bytes(text: str, least: int, option: str) -> int:
     size = int(found[1]) * unit
     if size < least:
         raise typer.BadParameter(
-            f"{text!r} is {size} bytes, it must be {least} at least ({least >> 20}MiB)",
+            f"{text!r} is {counted(size, 'byte')}; the least is {least:,} ({least >> 20}MiB)",
             param_hint=option,
         )
     return size

@@ -19,6 +19,7 @@ from postroom.cli.options import (
     on_a_store_with_values,
 )
 from postroom.cli.output import Notation, field, print_json, print_line
+from postroom.counted import counted
 from postroom.errors import Error, WrongType, shorten
 from postroom.layers.search.matching import parse
 from postroom.limits import KEY_BYTES_MAX
@@ -43,7 +44,8 @@ def get(store: StoreOptions, notation: Notation, key: Key) -> None:
         raise Error(f"there is no key {shorten(key_bytes)} in {store}")
     if notation.integers and isinstance(value, bytes) and len(value) != 8:
         raise WrongType(
-            f"{shorten(key_bytes)} contains {len(value)} bytes, no number: get it without --int"
+            f"{shorten(key_bytes)} contains {counted(len(value), 'byte')}, no number: "
+            "get it without --int"
         )
     if notation.as_json:
         print_json({"key": notation.json_key(key_bytes), "value": notation.json_value(value)})

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import logging
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,14 +81,26 @@ def _import_worker(application: str) -> postroom.Worker | postroom.aio.Worker:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise typer.BadParameter(f"there is no module {module_name!r} here") from None
+    except Exception as error:  # any type: it is the application's
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise typer.BadParameter(f"there is no module {module_name!r} here") from None
+        raise Error(
+            f"the module {module_name!r} cannot be imported: {_with_its_place(error)}"
+        ) from error
     found = getattr(module, name, None)
     if not isinstance(found, postroom.Worker | postroom.aio.Worker):
         raise typer.BadParameter(f"{module_name} has no worker {name!r}")
     return found
+
+
+def _with_its_place(error: Exception) -> str:
+    """Return the type and text of an error, and the line that it comes from."""
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # its text names the line
+        return told
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{told} ({last.filename}, line {last.lineno})"
 
 
 def _run(

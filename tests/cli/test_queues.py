@@ -300,6 +300,8 @@ def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path, n
         (("app",), 2, "MODULE:NAME"),
         (("missing:worker",), 2, "no module"),
         (("app:other",), 2, "no worker"),
+        (("broken:worker",), 1, "'broken' cannot be imported: SyntaxError: "),
+        (("needs:worker",), 1, "ModuleNotFoundError: No module named 'absent'"),
         (("app:worker", "--codec", "yaml"), 2, "'yaml' is neither msgpack nor json"),
         (("app:worker",), 1, "no database"),
         (("app:empty",), 1, "no tasks"),
@@ -314,6 +316,8 @@ def test_a_worker_that_cannot_be(
     tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     (tmp_path / "app.py").write_text(APPLICATION)
+    (tmp_path / "broken.py").write_text("this is no program")
+    (tmp_path / "needs.py").write_text("import absent")
     with start(tmp_path, *arguments) as worker:
         _, errors = worker.communicate(timeout=END_SECONDS)
     assert worker.returncode == code, errors

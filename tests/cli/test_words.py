@@ -58,6 +58,11 @@ def test_each_option_of_a_command_has_help(path: tuple[str, ...]) -> None:
     assert [each.name for each in options(ALL[path]) if not each.help] == []
 
 
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_a_paragraph_of_help_is_one_line_that_the_terminal_divides(path: tuple[str, ...]) -> None:
+    assert all("\n" not in each for each in LEAVES[path].help.split("\n\n"))
+
+
 def test_an_option_takes_one_kind_of_value_in_all_commands() -> None:
     values: dict[str, set[str]] = {}
     for command in LEAVES.values():
