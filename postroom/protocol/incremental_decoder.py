@@ -376,8 +376,8 @@ def _field(walk: PackedWalk, *, may_be_divided: bool) -> Generator[None, None, m
         return packed
     if is_map:
         raise _Refused(
-            f"{end - begin} bytes in one map; headers have {limits.HEADERS_BYTES_MAX} bytes at "
-            f"most, and metrics are {limits.METRICS_MAX} at most",
+            f"{end - begin} bytes in one map; for headers the limit is "
+            f"{limits.HEADERS_BYTES_MAX} bytes, for metrics the limit is {limits.METRICS_MAX}",
             _EMPTY_MAP,
         )
     if not may_be_divided:
