@@ -21,8 +21,15 @@ from typing import Any, Final
 # a channel of gRPC does not survive the fork in which Spark starts workers
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+from postroom.errors import how_to_install
+
+try:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"postroom.pipeline needs Spark ({error}): {how_to_install('spark')}", name=error.name
+    ) from None
 
 from postroom.pipeline.driver_service import DriverService
 from postroom.pipeline.filters import after_prefix

@@ -103,9 +103,11 @@ def _reaching() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
+        told = (isinstance(error, OSError) and error.strerror) or error
         raise Unavailable(
-            f"the program that has registered the data source cannot be reached ({error}); "
-            "nothing was read: it must go on for as long as the session does"
+            f"the program that has registered the data source cannot be reached ({told}); nothing "
+            "was read: it must go on for as long as the session does, and call register() again "
+            "after pipeline.close()"
         ) from error
 
 

@@ -266,9 +266,9 @@ def warn_of_dead_rows(last: StagedQuery | None, batch: int) -> None:
     """Log how many rows of a batch could not be carried out, if there are any."""
     if last is not None and last.batch == batch and last.dead:
         _log.warning(
-            "%s of batch %d could not be carried out, since their keys contain no integers "
-            "or the sums are too large: they are dead letters ('postroom dead-letters' tells why)",
-            counted(last.dead, "row"), batch,
+            "batch %d has %s: a key contains no integer, or a sum is too large ('postroom "
+            "dead-letters' tells which)",
+            batch, counted(last.dead, "row that is a dead letter", "rows that are dead letters"),
         )  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def test_a_node_takes_the_largest_frames_that_another_one_sends(messages: list[A
 
 
 def test_a_leader_that_feeds_many_short_entries_sends_what_is_taken() -> None:
-    """A leader of an earlier version, which sent a mebibyte of entries, is taken, too."""
+    """A frame may have this many entries, of one byte or of 64 each."""
     limit = limits.APPENDED_ENTRIES_MAX
     assert decode_frame(encode_frame([(1, append(limit, 1))]))[0] is not None
     assert FrameShape(frame := encode_frame([(1, append(limit, 64))])).go_on(2**40)

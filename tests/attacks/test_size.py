@@ -88,7 +88,7 @@ def _store_directly(target: Target, kind: bytes, entry: object, pending: str) ->
     )
 
 
-def test_an_update_that_an_older_version_took_is_buried_and_what_is_behind_it_is_done() -> None:
+def test_a_stored_update_beyond_the_limits_is_buried_and_what_is_behind_it_is_done() -> None:
     target = Target()
     entry = Executable(HUGE_ACCOUNTING, b"t" * 16, b"source")
     _store_directly(target, keys.EXECUTABLE, entry, "pending_updates")

@@ -79,3 +79,14 @@ def test_a_task_loads_the_client_and_nothing_of_the_server() -> None:
     loaded = ran.stdout.split()
     assert "postroom.pipeline.table_reader" in loaded
     assert not [each for each in loaded if each.split(".")[1] in {"server", "raft", "cli", "demo"}]
+
+
+def test_an_import_without_spark_tells_how_to_install_it() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; import postroom.pipeline"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: postroom.pipeline needs Spark"), done.stderr
+    assert 'pip install ".[spark]"' in last

@@ -19,6 +19,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Final
 
 import pyarrow as pa
@@ -203,13 +204,12 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
         raise Invalid("an increment has no value: set by=")
     if options.prefix and options.mode != "load":
         raise Invalid("a prefix belongs to mode=load")
-    format_ = options.format or files[0].rstrip("/").rpartition(".")[2].lower()
+    format_ = options.format or PurePosixPath(files[0]).suffix[1:].lower()
     format_ = "json" if format_ in {"jsonl", "ndjson"} else format_
     if format_ not in FORMATS:
-        raise Invalid(
-            f"the format is one of {', '.join(FORMATS)}, not {format_!r}; nothing was loaded: give "
-            "it (--format)"
-        )
+        known = f"formats are {', '.join(FORMATS)}"
+        told = f"{format_!r} is none" if format_ else f"the name {files[0]!r} tells none"
+        raise Invalid(f"{known}, and {told}; nothing was loaded: give it (--format)")
     fields_of(options.key)
     return replace(options, format=format_)
 

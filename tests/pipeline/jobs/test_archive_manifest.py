@@ -41,19 +41,6 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert made.until("other", 3) == 0
 
 
-def test_a_manifest_of_an_earlier_version_is_read() -> None:
-    stored = (
-        b'{"number":7,"archive":"ab","at":9,"queues":{"mail":{"created_at":3,"until":9}},'
-        b'"inboxes_until":9,"gaps":[{"what":"mail","after":1,"until":2,"is_queue":true}],'
-        b'"files":[{"path":"files/1-ab/x","table":"queues","part":"q=a/day=2026-11-22","rows":1,'
-        b'"size":2}],"dropped":[],"format":1}'
-    )
-    found = manifests.decode(stored)
-    assert (found.number, len(found.files), found.lists) == (7, 1, [])
-    assert found.gaps == [Gap("mail", 1, 2, is_queue=True)]
-    assert found.queues["mail"].acknowledged < 0, "nobody knows"
-
-
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"number": "x"}', b'{"format": 3}'])
 def test_a_file_that_is_no_manifest_is_refused(content: bytes) -> None:
     with pytest.raises(Invalid):

@@ -48,6 +48,8 @@ def test_options_of_a_load_become_options_of_the_sink() -> None:
     assert check(LoadOptions("x", format="csv"), ["dir/a.txt"]).format == "csv"
     with pytest.raises(Invalid, match="no files"):
         check(LoadOptions("x"), [])
+    with pytest.raises(Invalid, match="the name 'dir/people' tells none"):
+        check(LoadOptions("x"), ["dir/people"])
     assert fields_of("a/{b}-{c}") == [("a/", "b"), ("-", "c")]
     assert fields_of("{{a}}") == [("{", None), ("a}", None)]
     assert sink_options(LoadOptions("x", mode="queue", queue="q")) == {

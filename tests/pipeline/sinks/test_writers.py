@@ -462,7 +462,7 @@ def test_rows_that_become_dead_letters_are_counted_and_warned_of(
     last = sink_staging.last_batch(faults.db.staging, b"q")
     assert last is not None
     assert (last.batch, last.dead) == (1, 2)
-    assert [each for each in caplog.messages if "2 rows of batch 1" in each]
+    assert [each for each in caplog.messages if "batch 1 has 2 rows that are dead letters" in each]
     assert len(faults.db.dead_letters()) == 2
     caplog.clear()
     nothing = SinkOptions(mode="increment", query=b"q", batch=2)
@@ -481,4 +481,4 @@ def test_rows_of_a_stream_that_become_dead_letters_are_warned_of(
     as_task(monkeypatch, batch=7)
     writer = sink_staging.StreamWriter(HERE, COUNT)
     writer.commit([writer.write(batches([b"a", b"text"]))], 7)
-    assert [each for each in caplog.messages if "1 row of batch 7" in each]
+    assert [each for each in caplog.messages if "batch 7 has 1 row that is a dead letter" in each]
