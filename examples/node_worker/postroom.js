@@ -77,7 +77,7 @@ function isFinal(response) {
 // Runs many transactions, each by itself, and returns their responses: one with an error has not
 // committed. Those without an outcome are sent again, through any gateway and with the same ids.
 async function batchExecute(all, transactions) {
-  const { transactionId, otherIds } = await call(
+  const { transactionId, otherIds = [] } = await call( // proto3 leaves out an empty list
     all[0], 'NewTransactionId', { count: transactions.length });
   const ids = [transactionId, ...otherIds];
   let left = transactions.map((operations, number) => (

@@ -412,7 +412,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             except TransactionTooLarge as error:
                 raise TransactionTooLarge(
                     f"{error}; {counted(len(found), 'key')} were to be deleted, and the "
-                    f"transaction has room for {number}, those below {shorten(key)}: "
+                    f"transaction has room for {number:,}, those below {shorten(key)}: "
                     "tx.enqueue_update(DeleteRange(start, end)) deletes any number of keys, step "
                     "by step, and so does db.delete_range outside of a transaction"
                 ) from None

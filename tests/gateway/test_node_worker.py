@@ -98,6 +98,23 @@ def test_a_program_in_node_without_its_arguments_says_which_it_needs(
     assert (done.returncode, done.stderr.partition(" node ")[0]) == (2, "usage:")
 
 
+def test_a_single_message_is_enqueued_and_a_missing_queue_is_told(
+    example: Path, tmp_path: Path
+) -> None:
+    store, address = str(tmp_path / "store"), free_address()
+    with postroom.open(store) as db:
+        db.create_queue("jobs")
+    with running("gateway", "--path", store, "--listen", address, "--listen-insecure"):
+        for queue, code, told in (("jobs", 0, ""), ("missing", 1, "there is no queue 'missing'")):
+            done = subprocess.run(
+                ["node", "enqueue.js", address, queue, "1"],
+                check=False, cwd=example, capture_output=True, text=True, timeout=SECONDS_MAX,
+            )  # fmt: skip
+            assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    with postroom.open(store) as db:
+        assert db.queue("jobs").stats().ready == 1
+
+
 @pytest.mark.timeout(600)
 def test_a_worker_in_node_survives_a_killed_node_and_a_killed_gateway(
     example: Path, tmp_path: Path
