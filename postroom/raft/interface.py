@@ -317,7 +317,7 @@ class RaftOptions:
     election_seconds_min: float = 0.5
     election_seconds_max: float = 1.0
 
-    quiet_after_seconds: float | None = 1.0
+    quiet_after_seconds: float | None = 0.2
     """The idle time after which a group stops its heartbeats; ``None``: never."""
 
     orphan_seconds: float = 1.0

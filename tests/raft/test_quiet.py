@@ -62,6 +62,16 @@ def test_an_idle_group_goes_quiet_and_stays_led() -> None:
     cluster.run_until(all_are_quiet(cluster))
 
 
+def test_a_group_goes_quiet_within_half_a_second_of_its_last_entry() -> None:
+    cluster, _ = quiet_cluster()
+    for pause_seconds in (1.0, 7.0):
+        cluster.run(pause_seconds)
+        cluster.replicate()
+        assert not any(each.group.is_quiet for each in cluster.members.values())
+        cluster.run(0.5)
+        assert all_are_quiet(cluster)()
+
+
 def test_a_group_is_not_quiet_while_somebody_lacks_something() -> None:
     peers = ScriptedPeers()
     term = peers.lead()
