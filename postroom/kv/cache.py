@@ -131,6 +131,8 @@ class Cache:
 
     def clear(self) -> None:
         """Forget all, since anything may have changed."""
+        if not (self._young or self._old or self.gaps.begins):
+            return
         self.gaps.clear()
         self._young = {}
         self._old = {}

@@ -35,6 +35,7 @@ from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, 
 from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
 from postroom.raft.messages import Envelope, Frame, Message, decode_frame, encode_frame
+from postroom.raft.proposals import Done, ProposalOutcome, tell
 from postroom.raft.snapshots import Spool
 from postroom.raft.stored_log import AppliedState
 from postroom.raft.syncobj_core import Core
@@ -94,7 +95,7 @@ class Consensus:
         self._groups: dict[int, RaftGroup] = {}
         self._ready: dict[int, RaftGroup] = {}
         self._staged: list[RaftGroup] | None = None
-        self._alone: list[RaftGroup] = []
+        self._alone: list[Done] = []
         self._alarms: list[tuple[float, int]] = []
         self._alarm_of: dict[int, float] = {}
         self._outgoing = OutgoingMessages(self._encode_and_send)
@@ -200,10 +201,9 @@ class Consensus:
         if self._alarms:
             self._ring(now)
         writes: WriteSet = {}
-        self._staged = []
         ready, self._ready = self._ready, {}
-        for group in ready.values():
-            (self._alone if group.stage_alone(writes) else self._staged).append(group)
+        alone = self._alone
+        self._staged = [group for group in ready.values() if not group.stage_alone(writes, alone)]
         self.needs_sync = bool(writes)
         for group in self._staged:
             staged = group.stage(now)
@@ -268,19 +268,21 @@ class Consensus:
             self._say_that_it_lives()
         for group in staged:
             group.tell()
-        for group in alone:
-            group.proposals.tell()
+        for done in alone:
+            tell(done, ProposalOutcome.APPLIED)
 
     def fail(self, error: Exception) -> None:
         """End every proposal and stop every group, because the staged writes failed."""
         self.failed = error
-        self._staged, self._alone = None, []
+        alone, self._alone, self._staged = self._alone, [], None
         self._ready.clear()
         self._outgoing.clear()
         self._intake.clear()
         self._alarms, self._alarm_of = [], {}
         for group in self._groups.values():
             group.stop(error)
+        for done in alone:
+            tell(done, ProposalOutcome.UNKNOWN)
         for group in self._groups.values():
             group.tell()
             group.close()

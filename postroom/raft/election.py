@@ -77,7 +77,8 @@ class Elections:
     def hear_leader(self, leader: NodeId, term: int) -> None:
         """Follow ``leader`` of ``term``, which is not behind and spoke to this member."""
         core = self._core
-        if core.role != LEADER or term > core.term:
+        is_followed = core.role == FOLLOWER and core.term == term and core.leader == leader
+        if not is_followed and (core.role != LEADER or term > core.term):
             core.become_follower(term, leader)
         core.quiet = False
         self._would_vote = None

@@ -277,11 +277,12 @@ class RaftGroup:
             self._feeding.wake()
             self._wake(self)
 
-    def stage_alone(self, writes: WriteSet) -> bool:
+    def stage_alone(self, writes: WriteSet, alone: list[Done]) -> bool:
         """Take the turn of a leader that is alone and has one proposal, and nothing else to do.
 
         It stages all of the proposal or nothing, and therefore uses the write set of the node's
-        turn. It causes no message, no deadline and no change of leadership.
+        turn. It causes no message, no deadline and no change of leadership. The function to tell,
+        from ``release``, that the proposal is applied, joins ``alone``.
 
         Returns:
             False: there is more to do, or the turn has failed; nothing was staged.
@@ -294,7 +295,7 @@ class RaftGroup:
         ):  # fmt: skip
             return False
         try:
-            self._application.note_alone(writes)
+            alone.append(self._application.note_alone(writes))
         except Exception as error:
             self._stop_midway(error)
             return False
@@ -393,13 +394,13 @@ class RaftGroup:
             return self.core.now + self.core.options.election_seconds_max if leads else None
         if self.core.installing or self._application.goes_on:
             return self.core.now
-        due = (
-            self._elections.deadline(),
-            self._feeding.deadline(),
-            self._transfer.deadline(),
-            self.proposals.give_up_at,
-        )
-        return min((at for at in due if at is not None), default=None)
+        first = self._elections.deadline()
+        for due in (
+            self._feeding.deadline(), self._transfer.deadline(), self.proposals.give_up_at
+        ):  # fmt: skip
+            if due is not None and (first is None or due < first):
+                first = due
+        return first
 
     def stop(self, error: Exception) -> None:
         """Do nothing any more, because of ``error``; the writes of this turn are dropped."""
@@ -439,8 +440,9 @@ class RaftGroup:
             self._application.decide_alone(writes)
             return
         self._follow_leadership()
-        changes.append()
-        if not self._transfer.is_under_way or core.role != LEADER:
+        if changes.queued:
+            changes.append()
+        if self.proposals.queued and (core.role != LEADER or not self._transfer.is_under_way):
             self._application.append_queued()
         if core.role == LEADER:
             self._feeding.advance_commit()

@@ -9,7 +9,7 @@ index thereby become durable together or not at all, and no entry is applied twi
 
 Invariants that an implementation keeps:
 
-* ``apply`` and ``noop`` stage the applied index along with the effects.
+* ``apply`` stages the applied index along with the effects.
 * ``apply`` is deterministic: equal commands in equal order give equal state on every replica.
 * ``apply`` does not fail. If it raises all the same, the replica stops (:mod:`.group`). The writes
   that the group staged in that turn are dropped, as if the node had crashed just before it.
@@ -66,31 +66,31 @@ NodeId: TypeAlias = int | str
 """The name of a node. Use one of the two types throughout a cluster."""
 
 
+CommittedEntry: TypeAlias = tuple[int, int, bytes | memoryview | None, object | None]
+"""An entry to apply: index, term, command, context.
+
+The command is the proposal, encoded; ``None``: it is an entry of consensus itself. It is empty if
+it was never encoded: a group of one gives only the context if there is one. The context is what was
+given to ``propose`` with the command, if that happened in this process and still waits for its
+outcome; ``None`` otherwise.
+"""
+
+
 class StateMachine(Protocol):
     """The state of one replica."""
 
-    def apply(
-        self,
-        index: int,
-        term: int,
-        command: bytes | memoryview,
-        context: object | None,
-        staged: WriteSet,
-    ) -> None:
-        """Stage the effects of the entry at ``index``, and ``index`` as applied.
+    def apply(self, entries: Iterable[CommittedEntry], staged: WriteSet) -> None:
+        """Stage the effects of committed entries, in order, and the place of the last as applied.
 
         Args:
-            index: the index in the log; one more than that of the call before.
-            term: term of the leader that appended the entry.
-            command: the proposal, encoded. Empty if it was never encoded: a group of one gives
-                only the context if there is one.
-            context: the context given to ``propose`` with the command, if that happened in this
-                process and still waits for its outcome; ``None`` otherwise.
+            entries: at least one, if the first one is prepared. The index of each is one more than
+                that of the one before. Asking for the next one says that the last one is staged.
             staged: the write set of this turn. It may contain earlier entries of this group, and
                 entries of other groups.
 
         Raises:
-            Exception: it cannot be applied; nothing was staged. The replica stops.
+            Exception: one cannot be applied. The replica stops. If there is only that one, nothing
+                was staged.
         """
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
@@ -99,9 +99,6 @@ class StateMachine(Protocol):
         If it does not, this call does a part of the work, without any effect yet, and is repeated
         in the next turn. Entries that were proposed here need no preparation.
         """
-
-    def noop(self, index: int, term: int, staged: WriteSet) -> None:
-        """Stage ``index`` and ``term`` as applied, for an entry of consensus itself."""
 
     def applied_index(self) -> int:
         """Return the applied index that the engine held when the replica was opened; 0 if new."""

@@ -70,6 +70,12 @@ class Journal:
         """True if the writes of this turn include the term or the vote."""
         self._infers_term = False
         """True if the term is not stored yet. No message may name it before it is durable."""
+        self.is_at_rest = False
+        """True if a turn of a group of one needs neither ``begin`` nor ``end``.
+
+        Entries that are applied at once only pass through this log, which keeps nothing and has
+        nothing left to write.
+        """
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
@@ -149,6 +155,7 @@ class Journal:
     def begin(self, writes: WriteSet) -> None:
         """Begin a turn, whose changes go to ``writes``."""
         self.writes = writes
+        self.is_at_rest = False
         self.needs_sync = self.enters_term = self._infers_term
         self._infers_term = False
         self._durable = range(self._entries[0][1] + 1, self._entries[-1][1] + 1)
@@ -165,6 +172,7 @@ class Journal:
             self._hard_state_changed = False
             self._hard_base_index = base_index
             self.writes[self._hard_key] = self._hard_state(base_index, base_term)
+        self.is_at_rest = self.replays and len(self._entries) == 1
 
     def _hard_state(self, base_index: int, base_term: int) -> bytes:
         members = self._members[0][1]
@@ -211,22 +219,9 @@ class Journal:
         self._entries[: offset + 1] = [(b"", index, gone[-1][2])]
         self._forget_members_before(index)
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Return whether a turn of a group of one needs neither ``begin`` nor ``end``.
-
-        Entries that are applied at once only pass through this log, which keeps nothing and has
-        nothing left to write.
-        """
-        return (
-            self.replays and len(self._entries) == 1
-            and not (self._removed or self._hard_state_changed or self._infers_term)
-        )  # fmt: skip
-
     def note(self, command: bytes, index: int, term: int, writes: WriteSet) -> None:
         """Do ``write_only`` and ``pass_over`` in one step, for a log that is at rest."""
-        stored = b"".join((pack_u64(term), COMMAND, command))
-        writes[self._entry_prefix + pack_u64(index)] = stored
+        writes[self._entry_prefix + pack_u64(index)] = b"".join((pack_u64(term), COMMAND, command))
         self._entries[0] = (b"", index, term)
 
     def pass_over(self, index: int, term: int) -> None:

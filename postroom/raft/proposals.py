@@ -39,7 +39,7 @@ import msgspec
 
 from postroom.kv.engine import WriteSet
 from postroom.limits import COMMAND_BYTES_MAX
-from postroom.raft.interface import StateMachine
+from postroom.raft.interface import CommittedEntry, StateMachine
 from postroom.raft.membership import Change, FinishReplacement, Members, changed
 from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.raft.stored_log import (
@@ -152,16 +152,19 @@ class Proposals:
         """Call ``done`` of each proposal that has ended, even if an earlier one raises."""
         ended, self.ended = self.ended, []
         for done, outcome in ended:
-            try:
-                done(outcome)
-            except Exception:
-                logger.exception(
-                    "an error of the maker of a proposal, when told that it was %s", outcome
-                )
+            tell(done, outcome)
 
     def _give_up(self) -> None:
         while self._pending:
             self.ended.append((self._pending.popleft()[3], ProposalOutcome.UNKNOWN))
+
+
+def tell(done: Done, outcome: ProposalOutcome) -> None:
+    """Call ``done`` of a proposal that has ended; an error of it concerns no other one."""
+    try:
+        done(outcome)
+    except Exception:
+        logger.exception("an error of the maker of a proposal, when told that it was %s", outcome)
 
 
 _COMMAND_KIND: Final = COMMAND[0]
@@ -206,39 +209,45 @@ class LogApplication:
             core.journal.drop(core.applied_index)
         if not proposals.queued or self.goes_on:
             return
-        index, term, apply = core.applied_index, core.term, self._state_machine.apply
-        replays = core.journal.replays
+        self._state_machine.apply(self._decided_alone(), writes)
+
+    def _decided_alone(self) -> Iterator[CommittedEntry]:
+        """Yield the queued proposals as entries."""
+        core, proposals, journal = self._core, self._proposals, self._core.journal
+        index, term = core.applied_index, core.term
         while proposals.queued:
-            command, context, done = proposals.queued[0]
             index += 1
-            payload = b"" if context is not None and not replays else command
+            command, context, done = proposals.queued[0]
+            payload = b"" if context is not None and not journal.replays else command
             if type(payload) is not bytes:
                 payload = encoded(payload)
-            if replays:
-                core.journal.write_only(payload, index, term)
-            apply(index, term, b"" if context is not None else payload, context, writes)
+            if journal.replays:
+                journal.write_only(payload, index, term)
+            yield index, term, b"" if context is not None else payload, context
             del proposals.queued[0]
             proposals.ended.append((done, ProposalOutcome.APPLIED))
-        core.applied_alone(index)
-        core.journal.pass_over(index, term)
+            core.applied_alone(index)
+            journal.pass_over(index, term)
 
-    def note_alone(self, writes: WriteSet) -> None:
+    def note_alone(self, writes: WriteSet) -> Done:
         """Append, commit and apply one proposal, if the log is at rest.
 
         The log nearly always is: on a node with many groups, each proposal is a turn of its own.
         If this raises, nothing was staged.
+
+        Returns:
+            The function that is to be told that the proposal is applied.
         """
-        core, proposals = self._core, self._proposals
-        queued = proposals.queued
+        core, queued = self._core, self._proposals.queued
         command, context, done = queued[0]
         index, term = core.applied_index + 1, core.term
         payload = command if type(command) is bytes else encoded(command)
-        applied = b"" if context is not None else payload
-        self._state_machine.apply(index, term, applied, context, writes)
+        applied = payload if context is None else b""
+        self._state_machine.apply(((index, term, applied, context),), writes)
         core.journal.note(payload, index, term, writes)
-        queued.popleft()
-        proposals.ended.append((done, ProposalOutcome.APPLIED))
+        del queued[0]
         core.applied_alone(index)
+        return done
 
     def append_queued(self) -> None:
         """Append the queued proposals as a leader, or refuse them as another member."""
@@ -256,28 +265,33 @@ class LogApplication:
             proposals.appended(index, core.term, context, done)
 
     def apply(self, writes: WriteSet) -> None:
-        """Apply the committed entries."""
-        core, proposals, state_machine = self._core, self._proposals, self._state_machine
+        """Apply the committed entries, those that a turn has room for in one pass."""
+        core = self._core
         if core.installing:
             return
         self.goes_on = False
-        for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
-            if not self._is_prepared(payload, index, term):
-                self.goes_on = True
-                break
-            context = proposals.applied(index, term)
-            if payload[0] == _COMMAND_KIND:
-                state_machine.apply(index, term, _command_of(payload), context, writes)
-            else:
-                state_machine.noop(index, term, writes)
-                if payload[0] > _NOOP_KIND:
-                    core.journal.members_applied(index)
-            core.applied_index = index
+        if core.applied_index < core.commit_index:
+            self._state_machine.apply(self._committed(), writes)
         if not core.is_voter and core.role == LEADER and self._has_applied_members():
             # A leader that is no longer a member steps down once its removal is committed (section
             # 6).
             self._transfer.depart()
             core.become_follower(core.term, None)
+
+    def _committed(self) -> Iterator[CommittedEntry]:
+        """Yield the committed entries up to one that needs another turn."""
+        core, journal = self._core, self._core.journal
+        for payload, index, term in journal.entries(core.applied_index + 1, core.commit_index):
+            if not self._is_prepared(payload, index, term):
+                self.goes_on = True
+                return
+            context = self._proposals.applied(index, term)
+            kind = payload[0]
+            command = _command_of(payload) if kind == _COMMAND_KIND else None
+            if kind > _NOOP_KIND:
+                journal.members_applied(index)
+            yield index, term, command, context
+            core.applied_index = index
 
     def _is_prepared(self, payload: bytes, index: int, term: int) -> bool:
         """Return whether an entry can be applied in this turn, or needs another one."""

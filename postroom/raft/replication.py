@@ -126,7 +126,9 @@ class LeaderReplication:
         return self._heartbeat_at if core.role == LEADER and core.peers and not core.quiet else None
 
     def close(self) -> None:
-        """Close the snapshots under way, because this member no longer leads or is closing."""
+        """Close the snapshots under way, because this member does not lead, or is closing."""
+        if self._term < 0:
+            return
         self.snapshots.close()
         self._progress = {}
         self._settled_since = None

@@ -40,7 +40,7 @@ from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
-from postroom.raft.interface import StateSnapshot
+from postroom.raft.interface import CommittedEntry, StateSnapshot
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.descriptor import decode_descriptor, descriptor_key, read_descriptor
@@ -154,13 +154,6 @@ class RangeState:
         """Return the term of that entry."""
         return self._term
 
-    def noop(self, index: int, term: int, staged: WriteSet) -> None:
-        """Apply an entry of the group's own."""
-        self._index, self._term = index, term
-        record = (index, term, self._last_commit, self._sums)
-        staged[self._applied_key] = encode_applied(record)
-        self._owner.noop_applied()
-
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
         """Decode a part of a large command; return whether it can be applied in this turn."""
         if len(command) <= LARGE_BYTES_A_KEY * limits.COMPLETED_AT_ONCE_MAX:
@@ -169,39 +162,42 @@ class RangeState:
             self._decoding = _CommandDecoding((index, term), command)
         return self._decoding.go_on()
 
-    def apply(
-        self,
-        index: int,
-        term: int,
-        command: bytes | memoryview,
-        context: object | None,
-        staged: WriteSet,
-    ) -> None:
-        """Apply a committed entry: its raw writes, and the index, join ``staged``."""
-        mine = context if isinstance(context, Proposal) else None
-        decided = self._decoded(index, term, command) if mine is None else mine.command
-        if mine is None:
-            self._cache.clear()
-        writes = decided.writes
-        if decided.lease_sequence == self._lease_holder.lease.sequence:
-            if not writes.keys().isdisjoint(self._observers):
-                self._observe(writes)
-            # Last, since it cannot fail: what is staged is all of it or nothing.
-            if len(writes) < MANY:
-                staged.update(writes)
+    def apply(self, entries: Iterable[CommittedEntry], staged: WriteSet) -> None:
+        """Apply committed entries: their raw writes, and the last index, join ``staged``."""
+        before = self._index
+        for index, term, command, context in entries:
+            mine = context if isinstance(context, Proposal) else None
+            if command is None:
+                self._owner.noop_applied()
             else:
-                join(staged, writes)
-            if decided.last_commit:
-                self._last_commit = decided.last_commit
-            if decided.sums is not None:
-                self._sums = decided.sums
-        elif mine is not None:
-            mine.rejected = True
-        self._index, self._term = index, term
-        record = (index, term, self._last_commit, self._sums)
-        staged[self._applied_key] = encode_applied(record)
+                decided = mine.command if mine else self._decoded(index, term, command)
+                if decided.lease_sequence == self._lease_holder.lease.sequence:
+                    self._stage(decided, staged)
+                elif mine is not None:
+                    mine.rejected = True
+            self._index, self._term = index, term
+        if self._index != before:
+            record = (self._index, self._term, self._last_commit, self._sums)
+            staged[self._applied_key] = encode_applied(record)
+
+    def _stage(self, decided: LeasedWrites, staged: WriteSet) -> None:
+        """Stage the effects of a command that is good under the lease."""
+        writes = decided.writes
+        if not writes.keys().isdisjoint(self._observers):
+            self._observe(writes)
+        # Last, since it cannot fail: what is staged is all of it or nothing.
+        if len(writes) < MANY:
+            staged.update(writes)
+        else:
+            join(staged, writes)
+        if decided.last_commit:
+            self._last_commit = decided.last_commit
+        if decided.sums is not None:
+            self._sums = decided.sums
 
     def _decoded(self, index: int, term: int, command: bytes | memoryview) -> LeasedWrites:
+        """Return the command of another leader. The cache does not know what that has written."""
+        self._cache.clear()
         decoding, self._decoding = self._decoding, None
         if decoding is not None and decoding.entry == (index, term) and decoding.decoded:
             return decoding.decoded

@@ -79,7 +79,7 @@ class ScriptedGroup:
     def _apply(self, command: bytes, proposal: Proposal | None) -> None:
         staged: WriteSet = {}
         self._index += 1
-        self._replica.state.apply(self._index, 1, command, proposal, staged)
+        self._replica.state.apply([(self._index, 1, command, proposal)], staged)
         self._engine.write(staged, sync=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random  # noqa: TID251 (seeded)
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,7 +17,13 @@ from postroom.kv.engine import Engine, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
-from postroom.raft.interface import MemoryNetwork, NetworkFaults, RaftOptions, StateSnapshot
+from postroom.raft.interface import (
+    CommittedEntry,
+    MemoryNetwork,
+    NetworkFaults,
+    RaftOptions,
+    StateSnapshot,
+)
 from postroom.raft.proposals import ProposalOutcome
 
 GROUP_ID = 7
@@ -37,6 +43,7 @@ class HistoryMachine:
         self.engine = engine
         self.contexts: list[object] = []
         self.applied_now: list[int] = []
+        self.passes = 0
         self.fails_on: bytes | None = None
         self.installs = False
         self.pairs_per_chunk = 3
@@ -53,24 +60,22 @@ class HistoryMachine:
         stored = self.engine.get(APPLIED)
         return 0 if stored is None else int.from_bytes(stored[8:], "big")
 
-    def noop(self, index: int, term: int, staged: WriteSet) -> None:
+    def apply(self, entries: Iterable[CommittedEntry], staged: WriteSet) -> None:
         assert not self.installs, "applied into a state that is neither old nor new"
-        before = self.applied_now[-1] if self.applied_now else index - 1
-        assert index > before, f"{index} is applied after {before}"
-        staged[APPLIED] = index.to_bytes(8, "big") + term.to_bytes(8, "big")
-        self.applied_now.append(index)
-
-    def apply(
-        self, index: int, term: int, command: bytes, context: object | None, staged: WriteSet
-    ) -> None:
-        if isinstance(context, Proposed) and not command:
-            command = context.command
-        if command == self.fails_on:
-            raise ArithmeticError("a command that cannot be applied")
-        staged[HISTORY + index.to_bytes(8, "big")] = command
-        self.noop(index, term, staged)
-        if context is not None:
-            self.contexts.append(context)
+        self.passes += 1
+        for index, term, command, context in entries:
+            before = self.applied_now[-1] if self.applied_now else index - 1
+            assert index > before, f"{index} is applied after {before}"
+            if command is not None:
+                is_own = isinstance(context, Proposed) and not command
+                applied = context.command if is_own else bytes(command)
+                if applied == self.fails_on:
+                    raise ArithmeticError("a command that cannot be applied")
+                staged[HISTORY + index.to_bytes(8, "big")] = applied
+            staged[APPLIED] = index.to_bytes(8, "big") + term.to_bytes(8, "big")
+            self.applied_now.append(index)
+            if context is not None:
+                self.contexts.append(context)
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
         """Prepare a command; large ones take several turns."""

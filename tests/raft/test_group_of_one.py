@@ -109,7 +109,7 @@ def test_a_struct_is_encoded_only_without_its_context() -> None:
     peers = ScriptedPeers((1,))
     seen: list[tuple[bytes, object]] = []
     peers.machine.apply = (  # type: ignore[method-assign]
-        lambda index, term, command, context, staged: seen.append((command, context))
+        lambda entries, staged: seen.extend(entry[2:] for entry in entries)
     )
     peers.group.propose(Struct(5), "context", peers.outcomes.append)
     peers.group.propose(Struct(5), None, peers.outcomes.append)
@@ -154,14 +154,14 @@ def test_one_proposal_takes_a_short_way_to_the_same_writes(
 ) -> None:
     short = ScriptedPeers((1,), _Replaying())
     short.propose(b"x")
-    assert short.group.stage_alone({})
+    assert short.group.stage_alone({}, [])
     short, long = ScriptedPeers((1,), _Replaying()), ScriptedPeers((1,), _Replaying())
     for number in range(3):
         for peers in (short, long):
             peers.propose(b"%d" % number)
         written = short.stage()
         with monkeypatch.context() as patch:
-            patch.setattr(RaftGroup, "stage_alone", lambda group, writes: False)
+            patch.setattr(RaftGroup, "stage_alone", lambda group, writes, alone: False)
             assert long.stage() == written
         assert len(written) == 3, "an entry, its effect, and how far the state has come"
         assert short.consensus.needs_sync
@@ -176,7 +176,7 @@ def test_the_short_way_takes_exactly_one_proposal(proposals: int) -> None:
     peers = ScriptedPeers((1,), _Replaying())
     for _ in range(proposals):
         peers.propose(b"x")
-    assert not peers.group.stage_alone({})
+    assert not peers.group.stage_alone({}, [])
     peers.turn()
     assert peers.outcomes == [ProposalOutcome.APPLIED] * proposals
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from postroom.raft.interface import NetworkFaults, RaftOptions
+from postroom.raft.interface import CommittedEntry, NetworkFaults, RaftOptions
 from postroom.raft.membership import AddLearner
 from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote, encode_frame
 from postroom.raft.proposals import ProposalOutcome
@@ -372,5 +372,6 @@ class _Nothing:
     def applied_term(self) -> int:
         return self.term
 
-    def noop(self, index: int, term: int, staged: object) -> None:
-        self.applied, self.term = index, term
+    def apply(self, entries: Iterable[CommittedEntry], staged: object) -> None:
+        for self.applied, self.term, _, _ in entries:
+            pass

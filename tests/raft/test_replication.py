@@ -223,6 +223,31 @@ def test_a_restarted_member_applies_nothing_twice() -> None:
     assert len(again.machine.history()) == 3
 
 
+def test_a_follower_applies_the_entries_of_a_frame_in_one_pass() -> None:
+    peers = ScriptedPeers()
+    entries = [(1, NOOP_PAYLOAD), A, B, C]
+    peers.turn((2, peers.append(1, (0, 0), *entries, commit=4)))
+    assert (peers.machine.passes, peers.machine.applied_now) == (1, [1, 2, 3, 4])
+    assert peers.machine.applied_index() == 4
+
+
+def test_entries_of_several_messages_of_a_turn_are_applied_in_one_pass() -> None:
+    peers = ScriptedPeers()
+    first, second = peers.append(1, (0, 0), A, B), peers.append(1, (2, 1), C, commit=3)
+    peers.turn((2, first), (2, second))
+    assert (peers.machine.passes, peers.machine.applied_now) == (1, [1, 2, 3])
+
+
+def test_an_entry_that_cannot_be_applied_undoes_the_whole_pass() -> None:
+    peers = ScriptedPeers()
+    peers.turn((2, peers.append(1, (0, 0), A, commit=1)))
+    peers.machine.fails_on = b"b"
+    writes = peers.stage((2, peers.append(1, (1, 1), C, B, C, commit=4)))
+    assert writes == {}
+    assert isinstance(peers.group.stopped, ArithmeticError)
+    assert peers.machine.applied_index() == 1
+
+
 def test_all_members_lose_power_at_once() -> None:
     cluster = Cluster(3)
     told = cluster.replicate(10)

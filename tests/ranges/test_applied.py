@@ -12,7 +12,8 @@ from postroom.kv.clock import from_milliseconds
 from postroom.kv.engine import WriteSet
 from postroom.messaging.counters import Counters, read_counters
 from postroom.messaging.requests import EnqueueMessage
-from postroom.ranges.calls import LeasedWrites
+from postroom.ranges import lease as leases
+from postroom.ranges.calls import LeasedWrites, encode
 from postroom.ranges.requests import Committed, CommitTransaction, Put
 from postroom.ranges.state import (
     APPLIED_RECORD,
@@ -44,7 +45,7 @@ def _records(one_range: OneRange) -> dict[bytes, bytes]:
 def _apply(state: RangeState, command: LeasedWrites) -> AppliedRecord:
     staged: WriteSet = {}
     packed = msgspec.msgpack.encode(command)
-    state.apply(state.applied_index() + 1, TERM, packed, None, staged)
+    state.apply([(state.applied_index() + 1, TERM, packed, None)], staged)
     record = staged[PLACE]
     assert record is not None
     return decode_applied(record)
@@ -84,11 +85,47 @@ def test_a_command_that_is_void_under_its_lease_changes_index_and_term_alone() -
     )
 
 
+def test_a_void_command_between_others_changes_nothing_but_the_place() -> None:
+    one_range = OneRange()
+    _commit(one_range, EnqueueMessage(b"inbox", b"hello"))
+    state, sequence = one_range.replica.state, one_range.replica.lease.sequence
+    before, staged = read_applied(one_range.engine, RANGE_ID), dict[bytes, bytes | None]()
+    commands = (
+        LeasedWrites(sequence, {b"a": b"1", b"b": b"1"}, before.last_commit + 1),
+        LeasedWrites(sequence + 1, {b"a": b"2", b"c": b"2"}, before.last_commit + 2, b"void"),
+        LeasedWrites(sequence, {b"b": b"3"}),
+    )
+    first = before.index + 1
+    entries = [(first + at, TERM, encode(each), None) for at, each in enumerate(commands)]
+    state.apply(entries, staged)
+    record = decode_applied(staged.pop(PLACE) or b"")
+    assert staged == {b"a": b"1", b"b": b"3"}
+    assert record == AppliedRecord(first + 2, TERM, before.last_commit + 1, before.sums)
+
+
+def test_a_lease_in_a_pass_counts_for_the_commands_after_it() -> None:
+    one_range = OneRange()
+    state, lease = one_range.replica.state, one_range.replica.lease
+    key, staged = keys.record_key(RANGE_ID, leases.LEASE_RECORD), dict[bytes, bytes | None]()
+    next_lease = leases.successor(lease, 2, lease.expiration, 9.0)
+    commands = (
+        LeasedWrites(lease.sequence, {key: leases.encode(next_lease)}),
+        LeasedWrites(lease.sequence, {b"a": b"1"}),
+        LeasedWrites(next_lease.sequence, {b"b": b"2"}),
+    )
+    first = state.applied_index() + 1
+    state.apply(
+        [(first + at, TERM, encode(each), None) for at, each in enumerate(commands)], staged
+    )
+    assert (b"a" in staged, staged[b"b"]) == (False, b"2")
+    assert one_range.replica.lease == next_lease
+
+
 def test_an_entry_of_the_groups_own_keeps_last_commit_and_counters() -> None:
     one_range = OneRange()
     _commit(one_range, EnqueueMessage(b"inbox", b"hello"))
     before, staged = read_applied(one_range.engine, RANGE_ID), dict[bytes, bytes | None]()
-    one_range.replica.state.noop(before.index + 1, TERM, staged)
+    one_range.replica.state.apply([(before.index + 1, TERM, None, None)], staged)
     after = decode_applied(staged[PLACE] or b"")
     assert after == msgspec.structs.replace(before, index=before.index + 1, term=TERM)
 

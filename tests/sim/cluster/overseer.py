@@ -8,11 +8,13 @@ say what must hold of that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from postroom.kv.engine import WriteSet
+from postroom.raft.interface import CommittedEntry
+from postroom.ranges.state import encode_applied
 from tests.sim import checkers, disks, waiting_rules
-from tests.sim.checkers import Broken, Content
+from tests.sim.checkers import Broken, Content, require
 from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.lease_rules import LeaseRules
 from tests.sim.cluster.machine import Machine
@@ -45,27 +47,32 @@ class Overseer:
         assert node is not None
         self._grants[machine.name] = Grants(node)
         state = node.root.replica.state
-        apply, noop, installed = state.apply, state.noop, state.snapshot_installed
+        apply, installed = state.apply, state.snapshot_installed
 
-        def watched_apply(
-            index: int, term: int, command: bytes, context: object | None, staged: WriteSet
-        ) -> None:
+        def watched_apply(entries: Iterable[CommittedEntry], staged: WriteSet) -> None:
             effects: WriteSet = {}
-            apply(index, term, command, context, effects)
-            staged.update(effects)
-            self.raft.applies(machine, index, term, effects)
-            self.leases.applies(machine, index, effects)
+            record: WriteSet = {}
 
-        def watched_noop(index: int, term: int, staged: WriteSet) -> None:
-            noop(index, term, staged)
-            self.raft.applies(machine, index, term, {})
+            def watched() -> Iterator[CommittedEntry]:
+                for entry in entries:
+                    yield entry
+                    index, term = entry[:2]
+                    staged.update(effects)
+                    applied = encode_applied((index, term, state._last_commit, state._sums))
+                    record[state._applied_key] = applied
+                    self.raft.applies(machine, index, term, effects | record)
+                    self.leases.applies(machine, index, effects)
+                    effects.clear()
+
+            apply(watched(), effects)
+            require(effects == record, f"{machine.name} stages another place than it has applied")
+            staged.update(effects)
 
         def watched_installed() -> None:
             installed()
             self.seen["snapshots installed"] += 1
 
         state.apply = watched_apply  # type: ignore[method-assign]
-        state.noop = watched_noop  # type: ignore[method-assign]
         state.snapshot_installed = watched_installed  # type: ignore[method-assign]
         transfers.watch(machine, self.seen)
 

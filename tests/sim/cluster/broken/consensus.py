@@ -6,11 +6,14 @@ Seen in clusters only: a store of one node elects and replicates nothing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from postroom.client.remote import link
+from postroom.kv.engine import WriteSet
 from postroom.raft import group as raft_group
 from postroom.raft.election import Elections
+from postroom.raft.interface import CommittedEntry
 from postroom.raft.journal import Journal
 from postroom.raft.messages import Append
 from postroom.raft.replication import FollowerReplication, LeaderReplication
@@ -50,17 +53,25 @@ def lease_not_checked() -> Patch:
     """Let proposals of a deposed leaseholder take effect under its successor's lease."""
     apply = RangeState.apply
 
-    def unchecked(self: RangeState, index: int, *rest: Any) -> None:
-        lease = self._lease_holder.lease
-        command, context = rest[1], rest[2]
-        decided = getattr(context, "command", None) or decode_command(command)
-        self._lease_holder.lease = _with_sequence(lease, decided.lease_sequence)
-        before = self._lease_holder.lease
-        apply(self, index, *rest)
-        if self._lease_holder.lease is before:
-            self._lease_holder.lease = lease
+    def unchecked(self: RangeState, entries: Iterable[CommittedEntry], staged: WriteSet) -> None:
+        apply(self, _each_under_its_lease(self._lease_holder, entries), staged)
 
     return RangeState, "apply", unchecked
+
+
+def _each_under_its_lease(
+    holder: LeaseHolder, entries: Iterable[CommittedEntry]
+) -> Iterator[CommittedEntry]:
+    """Let each command find the lease under which it was proposed."""
+    for entry in entries:
+        lease, (_, _, command, context) = holder.lease, entry
+        decided = getattr(context, "command", None) or (command and decode_command(command))
+        holder.lease = proposed = (
+            _with_sequence(lease, decided.lease_sequence) if decided else lease
+        )
+        yield entry
+        if holder.lease is proposed:
+            holder.lease = lease
 
 
 def vote_not_stored() -> Patch:
