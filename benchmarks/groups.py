@@ -36,7 +36,6 @@ from postroom.server.node import Node
 from postroom.server.opening import open_storage
 from postroom.server.replicas import Replicas
 
-GROUPS: Final = 100
 IN_FLIGHT: Final = 64
 ROUNDS: Final = 5
 SERVING_SECONDS_MAX: Final = 60.0
@@ -193,14 +192,24 @@ class _Groups:
         self._node.close()
 
 
-@benchmark("100 groups on a node, share of one group's throughput", "%", 85.0)
+@benchmark("8 groups on a node, share of one group's throughput", "%", 90.0)
+def eight_groups(settings: Settings) -> Measured:
+    """Measure outbox transactions a second of eight groups, as a part of what one group does."""
+    return _share(settings, 8)
+
+
+@benchmark("100 groups on a node, share of one group's throughput", "%", 55.0)
 def hundred_groups(settings: Settings) -> Measured:
     """Measure outbox transactions a second of a hundred groups, as a part of what one group does.
 
     64 clients go through the groups by turns; the library's client is left out. Rounds alternate,
     and the value is the median of their ratios.
     """
-    one, many = _Groups(settings, 1), _Groups(settings, GROUPS)
+    return _share(settings, 100)
+
+
+def _share(settings: Settings, groups: int) -> Measured:
+    one, many = _Groups(settings, 1), _Groups(settings, groups)
     try:
         one.rate(settings.seconds / 10)
         many.rate(settings.seconds / 10)
@@ -210,12 +219,14 @@ def hundred_groups(settings: Settings) -> Measured:
     finally:
         one.close()
         many.close()
+    processor_us = [statistics.median(each.processor_us[1:]) for each in (one, many)]
     return Measured(
-        statistics.median(100 * hundred / single for single, hundred in rates),
+        statistics.median(100 * several / single for single, several in rates),
         {
             "one_group_a_second": statistics.median(single for single, _ in rates),
-            "hundred_groups_a_second": statistics.median(hundred for _, hundred in rates),
-            "one_group_processor_us": statistics.median(one.processor_us[1:]),
-            "hundred_groups_processor_us": statistics.median(many.processor_us[1:]),
+            "all_groups_a_second": statistics.median(several for _, several in rates),
+            "one_group_processor_us": processor_us[0],
+            "all_groups_processor_us": processor_us[1],
+            "processor_share": 100 * processor_us[0] / processor_us[1],
         },
     )
