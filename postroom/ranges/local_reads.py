@@ -60,8 +60,8 @@ class LocalReads:
         waiting: the calls in line.
         offers: the values read beside the evaluation, for the cache.
         is_stopped: whether reading has stopped for good.
-        only_commits: whether a turn has nothing to do but commits, see :meth:`.Replica.turn`. A
-            read may have to wait, or hold something: it ends that.
+        only_commits: whether a turn has nothing to do but commits, see :meth:`.Replica.begin`. A
+            read that waits, or may hold something, ends that.
         look_at_commit: a function that looks at a commit which is first in line.
         given_up: a function that hears of a request which had to wait, and is waited for no more.
         translate: a function that turns a read's error into the one for its caller.
@@ -103,12 +103,12 @@ class LocalReads:
 
     def read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         """Answer ``call``, now or later."""
-        self.only_commits = False
         view = self._view
-        if self._clock.rests and call.request.locks:
-            self._clock.now()
+        if call.request.locks:
+            self._may_hold()
         view.now = now = self._clock.read()
         if view.is_used_up() or not self._lease_holder.serves(now):
+            self.only_commits = False
             self.without_lease[call] = None
             self.waiting.look_later(call)
             self._host.wake(urgent=True)
@@ -126,14 +126,22 @@ class LocalReads:
                 self._go_on(call, answer)
                 return
         except Blocked:
+            self.only_commits = False
             self.blocked[call] = None
             self.waiting.look_later(call)
         except MustWait as wait:
+            self.only_commits = False
             self.waiting.park(call, wait.token)
         except Exception as error:
             self._answer(call, None, self.translate(error))
         else:
             self._answer(call, answer, None)
+
+    def _may_hold(self) -> None:
+        """Note that a read may lock or claim something, which needs a timestamp of this life."""
+        self.only_commits = False
+        if self._clock.rests:
+            self._clock.now()
 
     def newest(self, key: bytes) -> bytes | None:
         """Return the newest version of a key that is applied."""
@@ -154,6 +162,7 @@ class LocalReads:
 
     def _go_on(self, call: Call, reading: Generator[None, None, Any]) -> None:
         """Read to the end, or to that of the turn."""
+        self.only_commits = False
         try:
             next(reading)
         except StopIteration as stop:

@@ -362,39 +362,38 @@ class Replica:
     # --- a turn (``take_turn``)
 
     def turn(self) -> None:
-        """Take a turn alone, as ``take_turn`` does for several replicas.
-
-        The end of a proposal notes whether commits of clients are all that there is to do. Whatever
-        adds something else takes that back (``reads.only_commits``). Until then a turn asks for
-        nothing else.
-        """
-        if self.reads.only_commits:
-            if not self._clients.arrived and not self._clients.by_owner:
-                return
-            may_go_on = self._begin_commits()
-        else:
-            may_go_on = self.begin_turn()
-        if may_go_on:
+        """Take a turn alone, as ``take_turn`` does for several replicas."""
+        if self.begin():
             batch = self.evaluate()
             if batch is not None:
                 self.complete(batch)
                 if self.propose(batch):
                     self.conclude()
 
-    def _begin_commits(self) -> bool:
-        """Begin a turn that has commits to do, and return whether it may, as ``begin_turn``."""
-        reads = self.reads
-        rings_at = self.holders.rings_at
-        if (
-            self._proposal is not None or not self.group.is_leader
-            or (rings_at is not None and rings_at <= self._host.monotonic())
-            or not self._lease_holder.serves(self._clock.reading())
+    def begin(self) -> bool:
+        """Begin a turn, and return whether there is something to evaluate.
+
+        The end of a proposal notes whether commits of clients are all that there is to do. Whatever
+        adds something else takes that back (``reads.only_commits``). Until then a turn asks for
+        nothing else.
+        """
+        reads, clients, rings_at = self.reads, self._clients, self.holders.rings_at
+        if not reads.only_commits or (
+            rings_at is not None and rings_at <= self._host.monotonic()
         ):  # fmt: skip
             return self.begin_turn()
+        if clients.arrived or clients.by_owner:
+            if (
+                self._proposal is not None or not self.group.is_leader
+                or not self._lease_holder.serves(self._clock.reading())
+            ):  # fmt: skip
+                return self.begin_turn()
+            if reads.offers:
+                reads.take_offers()
+            reads.begin_turn()
+            return True
         reads.begin_turn()
-        if reads.offers:
-            reads.take_offers()
-        return True
+        return False
 
     def begin_turn(self) -> bool:
         """Do the reads that wait, and what concerns the lease; return whether there is more.
@@ -723,7 +722,7 @@ class Replica:
 
 def take_turn(replicas: Iterable[Replica]) -> None:
     """Make one proposal of what waits at each of ``replicas``, unless one is under way."""
-    begun = [replica for replica in replicas if replica.begin_turn()]
+    begun = [replica for replica in replicas if replica.begin()]
     evaluated: list[tuple[Replica, Batch]] = []
     for replica in begun:
         batch = replica.evaluate()

@@ -14,7 +14,7 @@ from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import Get, Put
+from postroom.ranges.requests import Get, GetForUpdate, Put, ScanChanges
 from tests.client.stores import Store
 from tests.messaging.queues.harness import Queues
 from tests.remote.session_client import commit
@@ -39,7 +39,8 @@ def _nothing() -> None:
     "add",
     [
         lambda replica: replica.submit(_Told(DELIVER_DUE, urgent=False)),
-        lambda replica: replica.submit(_Told(Get(b"k"))),
+        lambda replica: replica.submit(_Told(GetForUpdate(b"k", 0, bytes(16), 60.0))),
+        lambda replica: replica.submit(_Told(ScanChanges(b"", None, 1 << 62))),
         lambda replica: replica.refuse(RefusedCalls(Unavailable("no room"))),
         lambda replica: replica.hand_over(_nothing),
         lambda replica: replica.resume(),
@@ -49,14 +50,21 @@ def _nothing() -> None:
         lambda replica: replica.begin_turn(),
     ],
     ids=[
-        "upkeep", "a read", "a refusal", "a handover", "its end", "a service", "a lost lead",
-        "a lost lease", "a general turn",
+        "upkeep", "a lock", "a read that waits", "a refusal", "a handover", "its end", "a service",
+        "a lost lead", "a lost lease", "a general turn",
     ],
 )  # fmt: skip
 def test_work_of_another_kind_ends_it(store: Store, add: Callable[[Replica], None]) -> None:
     replica = store.node.root.replica
     add(replica)
     assert not replica.reads.only_commits
+
+
+def test_a_read_that_is_answered_at_once_leaves_it(store: Store) -> None:
+    told = _Told(Get(b"k"))
+    store.node.replica.submit(told)
+    assert told.answers == [None]
+    assert store.node.replica.reads.only_commits
 
 
 def test_sessions_end_it(store: Store) -> None:
@@ -97,6 +105,18 @@ def test_a_lock_that_is_held_for_too_long_is_released_beside_commits(store: Stor
         store.clock.seconds += 61
         replica.submit(_Told(commit(store, 9, Put(b"other", b"y"))))
         store.node.turn()
+        assert len(replica.holders) == 0
+        tx.rollback()
+
+
+def test_a_lock_that_is_held_for_too_long_is_released_without_commits(store: Store) -> None:
+    replica = store.node.replica
+    with store.db.begin(timeout=60) as tx:
+        tx.get_for_update(b"k")
+        store.db.put(b"other", b"x")
+        assert replica.reads.only_commits
+        store.clock.seconds += 61
+        replica.turn()
         assert len(replica.holders) == 0
         tx.rollback()
 
