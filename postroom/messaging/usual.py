@@ -5,9 +5,9 @@ be: long, refused, waiting, too large. Most proposals consist of commits that pu
 defer increments, reap, enqueue and acknowledge, and need none of that. This module evaluates such a
 batch in one loop::
 
-    waiting calls ─▶ UsualEvaluator.evaluate ─┬─▶ UsualProposal ─▶ settle ─┬─▶ proposed
-                     (changes nothing)        │           a queue changes, └─▶ Batch: the general
-                                              │           or upkeep waits          way goes on
+    waiting calls ─▶ UsualEvaluator.evaluate ─┬─▶ UsualBatch ─▶ settle ─┬─▶ proposed
+                     (changes nothing)        │        a queue changes, └─▶ Batch: the general
+                                              │        or upkeep waits          way goes on
                                               └─▶ None: the general way evaluates the calls
 
 It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
@@ -26,7 +26,6 @@ compare them in each turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -86,28 +85,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry).decode
 
 
-@dataclass(slots=True)
-class UsualProposal:
-    """A proposal that has changed nothing yet.
-
-    Attributes:
-        proposal: the proposal, or a batch of the calls of clients with which the general way goes
-            on.
-        latest: the numbers of the newest transactions, by client.
-        first: the least id of the messages that arrive, by inbox.
-        reaped: the ids of the messages that are reaped, by inbox.
-        timestamp: the last timestamp that it has used.
-        queues: the queues that it changes.
-    """
-
-    proposal: Proposal | Batch
-    latest: dict[bytes, bytes]
-    first: dict[bytes, bytes]
-    reaped: dict[bytes, list[bytes]]
-    timestamp: int
-    queues: list[Manager]
-
-
 class _Unusual(Exception):
     """The batch contains something that the general way must evaluate."""
 
@@ -154,7 +131,7 @@ class UsualEvaluator:
 
     def evaluate(
         self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
-    ) -> UsualProposal | None:
+    ) -> UsualBatch | None:
         """Evaluate the calls without any effect; see ``propose``."""
         parts = self._parts
         if parts.committer.may_have_to_wait or parts.registry.refusal is not None:
@@ -162,7 +139,7 @@ class UsualEvaluator:
         timestamp = parts.clock.coming(REQUESTS_AT_ONCE)
         if not timestamp:
             return None
-        batch = _Batch(parts, self._claims, self._queues, last_commit)
+        batch = UsualBatch(parts, self._claims, self._queues, last_commit)
         try:
             batch.commit_all(calls, taken, timestamp, share)
             if batch.notes or self._queues.is_wanted or not share.is_all:
@@ -171,7 +148,7 @@ class UsualEvaluator:
         except (_Unusual, EngineFailed, BlockDamaged, msgspec.DecodeError):
             return None  # the general way tells the callers
 
-    def _complete(self, batch: _Batch) -> UsualProposal:
+    def _complete(self, batch: UsualBatch) -> UsualBatch:
         """Make the proposal of a batch to which nothing is added."""
         feed, conservation = self._parts.feed, self._conservation
         if batch.sent or batch.deferred:
@@ -180,12 +157,12 @@ class UsualEvaluator:
         if feed.floor is not None:
             batch.after.append(feed.followed(batch.staged, batch.last_commit))
         if not (batch.sent or batch.deferred or batch.reaped):
-            return batch.proposal(None)
+            return batch.propose(None)
         after = batch.counted(conservation.applied)
         batch.after.append(partial(setattr, conservation, "applied", after))
-        return batch.proposal(_encode(after))
+        return batch.propose(_encode(after))
 
-    def _deliver_and_execute(self, batch: _Batch, applied: Counters) -> None:
+    def _deliver_and_execute(self, batch: UsualBatch, applied: Counters) -> None:
         """Deliver messages and carry out increments, unless older ones wait in an outbox."""
         if batch.sent:
             if applied.pending_messages and self._outbox.has_due_stored(
@@ -199,7 +176,7 @@ class UsualEvaluator:
                 raise _Unusual
             batch.execute()
 
-    def settle(self, usual: UsualProposal) -> None:
+    def settle(self, usual: UsualBatch) -> None:
         """Let the memory follow a proposal that is made now."""
         parts = self._parts
         parts.clock.take(usual.timestamp)
@@ -212,20 +189,28 @@ class UsualEvaluator:
             manager.was_asked_for = True
 
 
-class _Batch:
-    """The batch under evaluation.
+class UsualBatch:
+    """A batch under evaluation, which has changed nothing yet.
 
     Attributes:
+        proposal: the proposal, or a batch of the calls of clients with which the general way goes
+            on.
         staged, garbage, bytes, moved, steps, last_commit, notes, scratch: as in
             :class:`.Evaluation`.
         sent, deferred: the parcels in the outboxes of the commits.
-        latest, first, reaped: see :class:`UsualProposal`.
+        latest: the numbers of the newest transactions, by client.
+        first: the least id of the messages that arrive, by inbox.
+        reaped: the ids of the messages that are reaped, by inbox.
+        queues: the queues that it changes.
     """
+
+    proposal: Proposal | Batch
 
     __slots__ = (
         "_cache", "_claims", "_made_up", "_parts", "_queue", "_results", "_stamp",
         "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
-        "messages_reaped", "moved", "notes", "reaped", "scratch", "sent", "staged", "steps",
+        "messages_reaped", "moved", "notes", "proposal", "queues", "reaped", "scratch", "sent",
+        "staged", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -248,6 +233,7 @@ class _Batch:
         self.latest: dict[bytes, bytes] = {}
         self.first: dict[bytes, bytes] = {}
         self.reaped: dict[bytes, list[bytes]] = {}
+        self.queues: list[Manager] = []
         self.bytes = self.moved = self.steps = self.messages_reaped = 0
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -267,7 +253,7 @@ class _Batch:
 
     @property
     def timestamp(self) -> int:
-        """Return the timestamp of the commit under evaluation."""
+        """Return the timestamp of the commit under evaluation; at the end, the last one used."""
         return self._timestamp
 
     @property
@@ -604,8 +590,8 @@ class _Batch:
             raise _Unusual
         return after
 
-    def proposal(self, sums: bytes | None) -> UsualProposal:
-        """Return the proposal."""
+    def propose(self, sums: bytes | None) -> UsualBatch:
+        """Make the proposal."""
         staged, parts, stamp = self.staged, self._parts, self.last_commit.to_bytes(8, "big")
         if len(self.garbage) > limits.GARBAGE_LIST_KEYS_MAX // 2:
             raise _Unusual
@@ -617,12 +603,14 @@ class _Batch:
         packed = encode(command)
         if len(packed) >= COMMAND_BYTES_MAX or parts.lease.wants_extension(self._timestamp):
             raise _Unusual
-        proposal = Proposal(command, self._results, self.after, self.last_commit, packed=packed)
-        return UsualProposal(proposal, self.latest, self.first, self.reaped, self._timestamp, [])
+        self.proposal = Proposal(
+            command, self._results, self.after, self.last_commit, packed=packed
+        )
+        return self
 
     # --- the batch for the general way
 
-    def begun(self, range_id: int, began: int) -> UsualProposal:
+    def begun(self, range_id: int, began: int) -> UsualBatch:
         """Return the batch of these commits; the first one has the timestamp ``began``."""
         results = self._results
         if not results:
@@ -636,8 +624,9 @@ class _Batch:
         ctx.scratch = self.scratch
         if self.messages_reaped:
             ctx.tally = {"reaped": self.messages_reaped}
-        queues = list({note[0]: None for note in self.notes})
-        return UsualProposal(batch, self.latest, self.first, self.reaped, self._timestamp, queues)
+        self.queues = list({note[0]: None for note in self.notes})
+        self.proposal = batch
+        return self
 
 
 def _answers(writes: list[Any], ended: list[int]) -> list[int | None]:

@@ -107,7 +107,7 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("ctx.garbage, ctx.notes, ctx.after = self.garbage", "_, ctx.notes, ctx.after = self.garbage"),
     ("ctx.sent, ctx.deferred = self.sent, self.deferred", NOTHING),
     ('ctx.tally = {"reaped": self.messages_reaped}', NOTHING),
-    ("queues = list({note[0]: None for note in self.notes})", "queues = []"),
+    ("self.queues = list({note[0]: None for note in self.notes})", NOTHING),
     ("or not staged:", ":"),
 )  # fmt: skip
 

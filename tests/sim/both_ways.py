@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from postroom.messaging.usual import UsualEvaluator, UsualProposal
+from postroom.messaging.usual import UsualBatch, UsualEvaluator
 from postroom.ranges.admission import FairQueue
 from postroom.ranges.batch import Batch
 from postroom.ranges.calls import Call, Proposal
@@ -92,7 +92,7 @@ class CheckedWay:
         assert batch.unfinished is None, "the general way needs another turn"
         return batch
 
-    def _compare_batches(self, usual: UsualProposal, made: Batch, general: Batch) -> None:
+    def _compare_batches(self, usual: UsualBatch, made: Batch, general: Batch) -> None:
         one, other = made.ctx, general.ctx
         assert list(one.staged.items()) == list(other.staged.items())
         assert repr(made.results) == repr(general.results)
@@ -104,14 +104,14 @@ class CheckedWay:
         assert len(one.after) == len(other.after)
         self._compare_memory(usual)
 
-    def _compare(self, usual: UsualProposal, one: Proposal, general: Proposal) -> None:
+    def _compare(self, usual: UsualBatch, one: Proposal, general: Proposal) -> None:
         assert one.packed == general.packed
         assert (one.command, one.last_commit) == (general.command, general.last_commit)
         assert repr(one.results) == repr(general.results)
         assert len(one.after) == len(general.after)
         self._compare_memory(usual)
 
-    def _compare_memory(self, usual: UsualProposal) -> None:
+    def _compare_memory(self, usual: UsualBatch) -> None:
         parts = self._replica.usual_parts
         assert usual.timestamp == parts.clock.last()
         assert usual.latest.items() <= parts.committer.latest.items()
