@@ -301,7 +301,12 @@ class HybridLogicalClock(TrustedWall):
         Args:
             more: how many timestamps after it must lie below the ceiling, too.
         """
-        timestamp = max(self.reading(), self._last + 1)
+        wall = self._wall()
+        if not self._known_from <= wall < self._known_until:
+            wall = self._look(wall)
+        timestamp = (wall + self._lead) << LOGICAL_BITS
+        if timestamp <= self._last:
+            timestamp = self._last + 1
         return timestamp if timestamp + more < self._ceiling else 0
 
     def take(self, timestamp: int) -> None:

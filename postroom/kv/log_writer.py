@@ -118,7 +118,8 @@ class Log:
         self._naming = threading.Lock()
         self._names: set[str] = set()
         """The names of the segments that are being made."""
-        self._index_spans: dict[int, IndexSpans] = {}
+        self._entry_keys: dict[int, dict[bytes, list[bytes]]] = {}
+        """The first and the last key of the entries of each group, by segment."""
         for segment, records in zip(found.segments, found.records, strict=True):
             for record in records:
                 self._locate(segment.number, record.writes)
@@ -127,8 +128,11 @@ class Log:
 
     # --- records
 
-    def append(self, writes: WriteSet, *, sync: bool, kind: int = CHANGES) -> None:
+    def append(self, writes: WriteSet, *, sync: bool, kind: int = CHANGES) -> list[bytes]:
         """Write a record; with ``sync`` it and all before it are durable on return.
+
+        Returns:
+            The keys of the notes in it.
 
         Raises:
             OSError: the device refuses. Nothing more must be written.
@@ -141,7 +145,7 @@ class Log:
             self._write(notes, WHOLE, sync=False)
             payload = self._payload(writes, kind)
         self._write(payload, kind, sync=sync)
-        self._locate(self._segments[-1].number, writes)
+        return self._locate(self._segments[-1].number, writes)
 
     def _payload(self, writes: WriteSet, kind: int) -> bytes:
         if kind == CLOSED:  # nothing before it is wanted
@@ -229,7 +233,10 @@ class Log:
 
     def index_spans(self, number: int) -> IndexSpans:
         """Return which entries may lie in a segment."""
-        return self._index_spans.get(number, {})
+        return {
+            group: (_index(first), _index(last))
+            for group, (first, last) in self._entry_keys.get(number, {}).items()
+        }
 
     def make_spare(self, size_bytes: int | None = None) -> None:
         """Make a segment for later, unless there is one. May run beside everything else.
@@ -257,7 +264,7 @@ class Log:
         assert self.durable == self.last
         while self._segments[0].number < oldest:
             segment = self._segments.pop(0)
-            self._index_spans.pop(segment.number, None)
+            self._entry_keys.pop(segment.number, None)
             self._spares.append(segment)
 
     def trim(self) -> None:
@@ -315,19 +322,28 @@ class Log:
             self.device.remove(name)
             raise
 
-    def _locate(self, number: int, writes: Iterable[bytes]) -> None:
-        index_spans = self._index_spans.setdefault(number, {})
+    def _locate(self, number: int, writes: Iterable[bytes]) -> list[bytes]:
+        """Note where entries lie; return the other keys."""
+        entry_keys, notes = self._entry_keys.setdefault(number, {}), []
         for key in writes:
             # This is ``is_entry``, inlined. There may be one for each of many groups in each turn.
             if len(key) == ENTRY_KEY_BYTES and key[9] == _ENTRY and key[0] == _RAFT_LOG:
-                group, index = key[:-8], int.from_bytes(key[-8:], "big")
-                known = index_spans.get(group)
+                group = key[:-8]
+                known = entry_keys.get(group)
                 if known is None:
-                    index_spans[group] = index, index
-                elif index > known[1]:
-                    index_spans[group] = known[0], index
-                elif index < known[0]:
-                    index_spans[group] = index, known[1]
+                    entry_keys[group] = [key, key]
+                elif key > known[1]:
+                    known[1] = key
+                elif key < known[0]:
+                    known[0] = key
+            else:
+                notes.append(key)
+        return notes
+
+
+def _index(key: bytes) -> int:
+    """Return the index of an entry."""
+    return int.from_bytes(key[-8:], "big")
 
 
 def is_entry(key: bytes) -> bool:

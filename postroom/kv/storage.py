@@ -62,7 +62,6 @@ from postroom.kv.gathering import Gathering
 from postroom.kv.log_device import Device
 from postroom.kv.log_reader import CLOSED, NEW_SUFFIX, OLDEST_NOTE, LogContents, damaged, read_log
 from postroom.kv.log_writer import (
-    ENTRY_KEY_BYTES,
     FIRST,
     FIRST_NEW,
     Log,
@@ -257,7 +256,6 @@ class Storage(EngineOver):
         try:
             oldest = self._say_what_may_go(logged) if self._reclaiming is not None else 0
             self._write_turn(logged, writes, tells_of_snapshot, sync=sync or oldest > 0)
-            self._merge_notes(logged)
             if oldest:
                 self._log.release(oldest)
                 self._log.trim()
@@ -279,7 +277,7 @@ class Storage(EngineOver):
             applied.hand_over()
             self.space.check_kept()
         if logged:
-            self._log.append(logged, sync=sync)
+            self._merge_notes(logged, self._log.append(logged, sync=sync))
         elif sync:
             self._log.sync()
 
@@ -291,10 +289,9 @@ class Storage(EngineOver):
             if state:
                 self.applied.write(state, sync=sync)
             if logged:
-                self._log.append(logged, sync=sync)
+                self._merge_notes(logged, self._log.append(logged, sync=sync))
             elif sync:
                 self._log.sync()
-            self._merge_notes(logged)
 
     def sync(self) -> None:
         """Make durable what was written."""
@@ -334,7 +331,8 @@ class Storage(EngineOver):
             if room < 0:
                 return  # opening reads all of it
         bases = {each.entries: (each.base, each.base_term) for each in groups}
-        self._merge_notes(base_notes(bases))
+        notes = base_notes(bases)
+        self._merge_notes(notes, notes)
         self._state_marker = self._log.durable
         self._log.append({**self._all_notes(), **kept}, sync=True, kind=CLOSED)
 
@@ -436,12 +434,12 @@ class Storage(EngineOver):
             else:
                 where[key] = value
 
-    def _merge_notes(self, logged: WriteSet) -> None:
-        for key, value in logged.items():
-            if len(key) == ENTRY_KEY_BYTES and is_entry(key):
-                continue
+    def _merge_notes(self, logged: WriteSet, names: Iterable[bytes]) -> None:
+        """Merge the notes of a record that is written; ``names`` are their keys."""
+        for key in names:
             if key in (STATE_NOTE, OLDEST_NOTE):
                 continue
+            value = logged[key]
             if value is None:
                 self._notes.pop(key, None)
             else:
