@@ -94,7 +94,7 @@ class RaftGroup:
         )
         self._told = (False, 0)
         self.entries_received_at = liveness.monotonic()
-        self._closed = False
+        self._closed = self._is_alone = False
         self._say_that_it_is_back()
 
     # Queries.
@@ -204,6 +204,7 @@ class RaftGroup:
         if self._closed:
             done(ProposalOutcome.SUPERSEDED)
             return
+        self._is_alone = False
         self._changes.queued.append((change, done))
         self._wake(self)
 
@@ -242,6 +243,7 @@ class RaftGroup:
     def deliver(self, sender: NodeId, message: Message) -> None:
         """Keep a message for the next turn."""
         if self.stopped is None:
+            self._is_alone = False
             self._incoming.waiting.append((sender, message))
             self._wake(self)
 
@@ -287,12 +289,7 @@ class RaftGroup:
         Returns:
             False: there is more to do, or the turn has failed; nothing was staged.
         """
-        core = self.core
-        if (
-            not core.is_sole or len(self.proposals.queued) != 1 or core.role != LEADER
-            or self.stopped is not None or self._incoming.waiting or self._changes.queued
-            or core.outbox or not core.journal.is_at_rest
-        ):  # fmt: skip
+        if len(self.proposals.queued) != 1 or not (self._is_alone or self._looks_alone()):
             return False
         try:
             alone.append(self._application.note_alone(writes))
@@ -301,9 +298,23 @@ class RaftGroup:
             return False
         return True
 
+    def _looks_alone(self) -> bool:
+        """Look whether this leader has no other member, and nothing to do but proposals.
+
+        The answer stands until something else than a proposal is asked of it.
+        """
+        core = self.core
+        self._is_alone = (
+            core.is_sole and core.role == LEADER and self.stopped is None
+            and not (self._incoming.waiting or self._changes.queued or core.outbox)
+            and core.journal.is_at_rest
+        )  # fmt: skip
+        return self._is_alone
+
     def stage(self, now: float) -> WriteSet:
         """Take one turn, and return its writes, which must be durable before ``release``."""
         writes: WriteSet = {}
+        self._is_alone = False
         self.core.now = now
         if self.stopped is None:
             self.core.journal.begin(writes)
@@ -405,6 +416,7 @@ class RaftGroup:
     def stop(self, error: Exception) -> None:
         """Do nothing any more, because of ``error``; the writes of this turn are dropped."""
         self.stopped = self.stopped or error
+        self._is_alone = False
         self.core.outbox = []
         self._incoming.waiting = []
         self._transfer_to = None
