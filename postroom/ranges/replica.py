@@ -363,15 +363,19 @@ class Replica:
 
     def turn(self) -> None:
         """Take a turn alone, as ``take_turn`` does for several replicas."""
-        if self.begin():
+        if self.begin(self._clock.reading()):
             batch = self.evaluate()
             if batch is not None:
                 self.complete(batch)
                 if self.propose(batch):
                     self.conclude()
 
-    def begin(self) -> bool:
-        """Begin a turn, and return whether there is something to evaluate.
+    def reading(self) -> int:
+        """Return about now, by the node's clock."""
+        return self._clock.reading()
+
+    def begin(self, now: int) -> bool:
+        """Begin a turn at about ``now``, and return whether there is something to evaluate.
 
         The end of a proposal notes whether commits of clients are all that there is to do. Whatever
         adds something else takes that back (``reads.only_commits``). Until then a turn asks for
@@ -383,10 +387,8 @@ class Replica:
         ):  # fmt: skip
             return self.begin_turn()
         if clients.arrived or clients.by_owner:
-            if (
-                self._proposal is not None or not self.group.is_leader
-                or not self._lease_holder.serves(self._clock.reading())
-            ):  # fmt: skip
+            # A member that has ceased to lead has no lease.
+            if self._proposal is not None or not self._lease_holder.serves(now):
                 return self.begin_turn()
             if reads.offers:
                 reads.take_offers()
@@ -542,9 +544,10 @@ class Replica:
     # --- a proposal: from its start to its end
 
     def _start(self, proposal: Proposal) -> None:
+        command = proposal.command
         self._proposal = proposal
-        self.reads.proposal_started(proposal.command.writes)
-        self.group.propose(proposal.packed or proposal.command, proposal, self._ended)
+        self.reads.proposal_started(command.writes)
+        self.group.propose(proposal.packed or command, proposal, self._ended)
 
     def _ended(self, outcome: ProposalOutcome) -> None:
         """Answer the calls of the proposal, which is applied, void, or of unknown outcome."""
@@ -722,7 +725,9 @@ class Replica:
 
 def take_turn(replicas: Iterable[Replica]) -> None:
     """Make one proposal of what waits at each of ``replicas``, unless one is under way."""
-    begun = [replica for replica in replicas if replica.begin()]
+    replicas = list(replicas)
+    now = replicas[0].reading() if replicas else 0
+    begun = [replica for replica in replicas if replica.begin(now)]
     evaluated: list[tuple[Replica, Batch]] = []
     for replica in begun:
         batch = replica.evaluate()

@@ -166,7 +166,7 @@ class RangeState:
         """Apply committed entries: their raw writes, and the last index, join ``staged``."""
         before = self._index
         for index, term, command, context in entries:
-            mine = context if isinstance(context, Proposal) else None
+            mine = context if type(context) is Proposal else None
             if command is None:
                 self._owner.noop_applied()
             else:
