@@ -240,9 +240,10 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def conserved(self) -> bool:
         """Return whether no message is lost or made up."""
-        gone = self.delivered + self.executed + self.dead
-        pending = self.pending_messages + self.pending_updates
-        return self.enqueued == gone + pending and min(_astuple(self)) >= 0
+        return (
+            self.enqueued == self.delivered + self.executed + self.dead
+            + self.pending_messages + self.pending_updates and min(_astuple(self)) >= 0
+        )  # fmt: skip
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):

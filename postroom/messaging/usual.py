@@ -51,7 +51,7 @@ from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import read_mail, stored_mail
 from postroom.messaging.outbox import ENTRY_BYTES, Outbox, Parcel
 from postroom.messaging.queues import records
-from postroom.messaging.queues.manager import Manager, Note, note_ready
+from postroom.messaging.queues.manager import Note, note_ready
 from postroom.messaging.queues.places import held_together
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.records import Entry, QueueLayout
@@ -151,42 +151,41 @@ class UsualEvaluator:
     def _complete(self, batch: UsualBatch) -> UsualBatch:
         """Make the proposal of a batch to which nothing is added."""
         feed, conservation = self._parts.feed, self._conservation
-        if batch.sent or batch.deferred:
+        applied, sent, deferred = conservation.applied, batch.sent, batch.deferred
+        if sent or deferred:
             batch.go_along()
-            self._deliver_and_execute(batch, conservation.applied)
-        if feed.floor is not None:
-            batch.after.append(feed.followed(batch.staged, batch.last_commit))
-        if not (batch.sent or batch.deferred or batch.reaped):
-            return batch.propose(None)
-        after = batch.counted(conservation.applied)
-        batch.after.append(partial(setattr, conservation, "applied", after))
-        return batch.propose(_encode(after))
-
-    def _deliver_and_execute(self, batch: UsualBatch, applied: Counters) -> None:
-        """Deliver messages and carry out increments, unless older ones wait in an outbox."""
-        if batch.sent:
+        if sent:
             if applied.pending_messages and self._outbox.has_due_stored(
                 self._parts.cache, batch.last_commit
             ):
                 raise _Unusual
             batch.deliver(self._sender)
             batch.after.append(partial(self._arrived, batch.first))
-        if batch.deferred:
+        if deferred:
             if applied.pending_updates:
                 raise _Unusual
             batch.execute()
+        if feed.floor is not None:
+            batch.after.append(feed.followed(batch.staged, batch.last_commit))
+        if not (sent or deferred or batch.reaped):
+            return batch.propose(None)
+        after = batch.counted(applied)
+        batch.after.append(partial(setattr, conservation, "applied", after))
+        return batch.propose(_encode(after))
 
     def settle(self, usual: UsualBatch) -> None:
         """Let the memory follow a proposal that is made now."""
         parts = self._parts
         parts.clock.take(usual.timestamp)
         parts.committer.latest.update(usual.latest)
-        for key, ids in usual.reaped.items():
-            self._claims.gone(key, ids)
+        if usual.reaped:
+            for key, ids in usual.reaped.items():
+                self._claims.gone(key, ids)
         if usual.first:
             self._claims.arriving(usual.first)
-        for manager in usual.queues:
-            manager.was_asked_for = True
+        if usual.notes:
+            for manager in {note[0]: None for note in usual.notes}:
+                manager.was_asked_for = True
 
 
 class UsualBatch:
@@ -201,15 +200,14 @@ class UsualBatch:
         latest: the numbers of the newest transactions, by client.
         first: the least id of the messages that arrive, by inbox.
         reaped: the ids of the messages that are reaped, by inbox.
-        queues: the queues that it changes.
     """
 
     proposal: Proposal | Batch
 
     __slots__ = (
-        "_cache", "_claims", "_made_up", "_parts", "_queue", "_results", "_stamp",
+        "_cache", "_claims", "_parts", "_queues", "_results", "_stamp",
         "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
-        "messages_reaped", "moved", "notes", "proposal", "queues", "reaped", "scratch", "sent",
+        "messages_reaped", "moved", "notes", "proposal", "reaped", "scratch", "sent",
         "staged", "steps",
     )  # fmt: skip
 
@@ -217,11 +215,10 @@ class UsualBatch:
         self, parts: UsualParts, claims: Claims, queues: RangeQueues, last_commit: int
     ) -> None:
         self._parts = parts
-        self._queue, self._made_up = queues.in_use, queues.made_up
+        self._queues = queues
         self._cache = parts.cache.look_up
         self._claims = claims
         self._results: list[Result] = []
-        self._timestamp, self._stamp = 0, b""
         self.last_commit = last_commit
         self.staged: WriteSet = {}
         self.garbage: list[bytes] = []
@@ -233,7 +230,6 @@ class UsualBatch:
         self.latest: dict[bytes, bytes] = {}
         self.first: dict[bytes, bytes] = {}
         self.reaped: dict[bytes, list[bytes]] = {}
-        self.queues: list[Manager] = []
         self.bytes = self.moved = self.steps = self.messages_reaped = 0
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -430,7 +426,7 @@ class UsualBatch:
 
     def _enqueue_in_queue(self, write: EnqueueInQueue, ordinal: int) -> None:
         """Enqueue a message that is ready at once and in no group, and was not there before."""
-        manager = self._queue(write.queue)
+        manager = self._queues.in_use(write.queue)
         if manager is None or write.due or write.group:
             raise _Unusual
         kept = write.payload if len(write.payload) <= records.PAYLOAD_KEPT_BYTES else None
@@ -446,7 +442,7 @@ class UsualBatch:
         body = _encode((seq, write.payload, write.headers, now, priority, ""))  # a ``Body``
         staged[body_key] = body
         if key != id_ or not write.is_unique:
-            self._made_up.placed(key)
+            self._queues.made_up.placed(key)
         if key != id_:
             staged[layout.pointer_key(kind, id_)] = key
             self.bytes += 2 * len(key) + len(id_)
@@ -461,7 +457,7 @@ class UsualBatch:
         """Return whether there is a message of that kind and id, or was one."""
         id_ = write.id
         if write.is_unique:
-            if write.key == id_ and self._made_up.is_new(id_, self):
+            if write.key == id_ and self._queues.made_up.is_new(id_, self):
                 return False
             return self._parts.cache.get_once(body_key) is not None
         if write.key != id_:
@@ -473,7 +469,7 @@ class UsualBatch:
 
     def _acknowledge(self, write: Acknowledge) -> int:
         """Acknowledge messages by the attempts that hold them, as :class:`.Settling` does."""
-        manager, attempts = self._queue(write.queue), write.attempts
+        manager, attempts = self._queues.in_use(write.queue), write.attempts
         if manager is None or not 0 < len(attempts) <= TOGETHER_AT_ONCE:
             raise _Unusual
         try:
@@ -549,14 +545,12 @@ class UsualBatch:
         if len(deferred) > limits.TURN_STEPS_MAX or len(deferred) > limits.EXECUTED_AT_ONCE_MAX:
             raise _Unusual
         sums: dict[bytes, tuple[int, bool]] = {}
-        steps_max = max(limits.TURN_STEPS_MAX, self.steps + limits.TURN_STEPS_MAX // 4)
         full_at = self.bytes + self.moved + PROPOSAL_BYTES_MAX
         for _, _, request, _, _ in deferred:
             by, packed = sums.get(request.key, (0, False))
             sums[request.key] = by + request.by, packed or request.packed
-        self.steps += len(sums)
-        if self.steps >= steps_max:
-            raise _Unusual
+        if len(sums) >= limits.TURN_STEPS_MAX // 4:
+            raise _Unusual  # the general way may need another turn
         for key, (by, packed) in sums.items():
             head = keys.head_key(key)
             old = self.get(head)
@@ -592,20 +586,19 @@ class UsualBatch:
 
     def propose(self, sums: bytes | None) -> UsualBatch:
         """Make the proposal."""
-        staged, parts, stamp = self.staged, self._parts, self.last_commit.to_bytes(8, "big")
-        if len(self.garbage) > limits.GARBAGE_LIST_KEYS_MAX // 2:
-            raise _Unusual
-        if self.garbage:
-            parts.garbage.stage(staged, self.garbage, stamp)
+        staged, garbage, last_commit = self.staged, self.garbage, self.last_commit
+        if garbage:
+            if len(garbage) > limits.GARBAGE_LIST_KEYS_MAX // 2:
+                raise _Unusual
+            self._parts.garbage.stage(staged, garbage, last_commit.to_bytes(8, "big"))
         if len(staged) > limits.COMPLETED_AT_ONCE_MAX or not staged:
             raise _Unusual
-        command = LeasedWrites(parts.lease.lease.sequence, staged, self.last_commit, sums)
+        holder = self._parts.lease
+        command = LeasedWrites(holder.lease.sequence, staged, last_commit, sums)
         packed = encode(command)
-        if len(packed) >= COMMAND_BYTES_MAX or parts.lease.wants_extension(self._timestamp):
+        if len(packed) >= COMMAND_BYTES_MAX or holder.wants_extension(self._timestamp):
             raise _Unusual
-        self.proposal = Proposal(
-            command, self._results, self.after, self.last_commit, packed=packed
-        )
+        self.proposal = Proposal(command, self._results, self.after, last_commit, packed=packed)
         return self
 
     # --- the batch for the general way
@@ -624,7 +617,6 @@ class UsualBatch:
         ctx.scratch = self.scratch
         if self.messages_reaped:
             ctx.tally = {"reaped": self.messages_reaped}
-        self.queues = list({note[0]: None for note in self.notes})
         self.proposal = batch
         return self
 

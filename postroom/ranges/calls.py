@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -136,8 +135,7 @@ def _map_header(length: int) -> bytes:
 Result: TypeAlias = tuple[Call, Any, BaseException | None]
 
 
-@dataclass(slots=True)
-class Proposal:
+class Proposal(msgspec.Struct):
     """The leaseholder's memory of a command that it proposed.
 
     Attributes:

@@ -65,7 +65,7 @@ class Overseer:
                     effects.clear()
 
             apply(watched(), effects)
-            require(effects == record, f"{machine.name} stages another place than it has applied")
+            require(effects == record, f"{machine.name} stages another index than it has applied")
             staged.update(effects)
 
         def watched_installed() -> None:
