@@ -62,15 +62,15 @@ def test_work_of_another_kind_ends_it(store: Store, add: Callable[[Replica], Non
 
 def test_a_read_that_is_answered_at_once_leaves_it(store: Store) -> None:
     told = _Told(Get(b"k"))
-    store.node.replica.submit(told)
+    store.node.root.replica.submit(told)
     assert told.answers == [None]
-    assert store.node.replica.reads.only_commits
+    assert store.node.root.replica.reads.only_commits
 
 
 def test_sessions_end_it(store: Store) -> None:
     """They take requests in when a turn begins."""
     begun = []
-    store.node.replicas.on_room(lambda: begun.append(1))
+    store.node.root.replicas.on_room(lambda: begun.append(1))
     store.db.put(b"k", b"x")
     assert begun
     assert not store.node.root.replica.reads.only_commits
@@ -110,7 +110,7 @@ def test_a_lock_that_is_held_for_too_long_is_released_beside_commits(store: Stor
 
 
 def test_a_lock_that_is_held_for_too_long_is_released_without_commits(store: Store) -> None:
-    replica = store.node.replica
+    replica = store.node.root.replica
     with store.db.begin(timeout=60) as tx:
         tx.get_for_update(b"k")
         store.db.put(b"other", b"x")
