@@ -86,7 +86,7 @@ def _import_worker(application: str) -> postroom.Worker | postroom.aio.Worker:
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise typer.BadParameter(f"there is no module {module_name!r} here") from None
         raise Error(
-            f"the module {module_name!r} cannot be imported: {_with_its_place(error)}"
+            f"the module {module_name!r} cannot be imported: {_with_its_line(error)}"
         ) from error
     found = getattr(module, name, None)
     if not isinstance(found, postroom.Worker | postroom.aio.Worker):
@@ -94,7 +94,7 @@ def _import_worker(application: str) -> postroom.Worker | postroom.aio.Worker:
     return found
 
 
-def _with_its_place(error: Exception) -> str:
+def _with_its_line(error: Exception) -> str:
     """Return the type and text of an error, and the line that it comes from."""
     told = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # its text names the line
