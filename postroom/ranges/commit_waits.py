@@ -206,6 +206,7 @@ class CommitWaits:
 
     def refuse(self, call: Call, error: Exception) -> None:
         """End a call that waits in line, without having changed anything."""
+        self._locks.waits_no_more(call.request)
         token, is_commit = call.token, type(call.request) is CommitTransaction
         if is_commit:
             self.given_up(call.request)

@@ -82,7 +82,7 @@ from postroom.ranges.partitions import Partitions
 from postroom.ranges.ports import Companion, Host, MemoryKeeper, Registry
 from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import PositionRecords, Protections
-from postroom.ranges.requests import ReleaseLocks
+from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer
 from postroom.ranges.usual import Share, UsualParts, UsualWay
@@ -675,7 +675,15 @@ class Replica:
             if waits or call in long:
                 wrong = self.bounds.refusal(call.request)
                 if wrong is not None:
-                    self.commit_waits.refuse(call, wrong)
+                    self._give_up(call, wrong)
+
+    def _give_up(self, call: Call, error: Error) -> None:
+        """End a call that waits, without having changed anything."""
+        if type(call.request) is CommitTransaction:
+            self.commit_waits.refuse(call, error)
+        else:
+            self.reads.cancel(call)
+            call.complete(None, error)
 
     # --- the end of serving
 
