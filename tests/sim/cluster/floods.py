@@ -138,7 +138,11 @@ class _Stream:
 
 @contextmanager
 def _under_way(cluster: Cluster, leader: Machine, name: str, chance: Random) -> Iterator[None]:
-    small = {"TURN_STEPS_MAX": _STEPS, "INTAKE_STEPS_MAX": _INTAKE_STEPS}
+    small = {
+        "TURN_STEPS_MAX": _STEPS, "INTAKE_STEPS_MAX": _INTAKE_STEPS,
+        # As elsewhere: else a commit of others, of hundreds of keys, takes as many turns.
+        "COMPLETED_AT_ONCE_MAX": max(_STEPS, limits.COMPLETED_AT_ONCE_MAX),
+    }  # fmt: skip
     with patch.multiple(limits, **small):
         streams = [_Stream(cluster, leader, FLOODS[name], chance) for _ in range(SESSIONS)]
         cluster.agenda.run(BEGIN_SECONDS)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 import postroom
+from postroom import limits
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.router import Router
 from postroom.errors import CommitUnknown, TransactionTooLarge
@@ -27,6 +28,7 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import GetForUpdate, Put, ScanChanges
 from postroom.ranges.waiting import Waiting
 from postroom.server.assembly import NodeOptions
+from tests.sim.cluster import floods, schedules
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.embedded import transaction
 from tests.sim.cluster.joining import NOTICED_SECONDS, Joining
@@ -67,6 +69,28 @@ def test_a_watch_during_a_commit_does_not_pass_it_over() -> None:
     assert meanwhile.result.changes == []
     assert began.result.until < change.timestamp
     assert meanwhile.result.until < change.timestamp
+
+
+# --- floods
+
+
+def test_a_polite_client_gets_on_beside_a_flood_and_large_commits_in_small_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seed 200014: a turn of a flood had 200 steps, and completed one key of a large commit."""
+    monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", 1)
+    with schedules._cluster(1) as cluster:
+        polite, other = (schedules._client(cluster, name) for name in ("polite", "other"))
+
+        async def commit_much() -> None:
+            for _ in range(10):
+                async with other.begin() as tx:
+                    for number in range(150):
+                        tx.put(b"large/%03d" % number, b"")
+
+        task = cluster.spawn_awaiting("large commits", commit_much())
+        floods.check(cluster, polite, "puts", random.Random(1))
+        cluster.run_until(lambda: task.done, "all is committed")
 
 
 # --- the client's router
