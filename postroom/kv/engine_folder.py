@@ -116,7 +116,7 @@ class OpenFolder:
         full = is_full(error) and getattr(error, "errno", None) is None
         self._failure = (EngineFull if full else EngineFailed)(
             f"The store in {self.path} cannot be written any more: {reason(error)}. "
-            "The last write may have taken place, or not: close the store and open it again."
+            "The outcome of the last write is unknown until the store is closed and opened again."
         )
         return self._failure
 

@@ -414,8 +414,8 @@ class MemoryEngine(_MemoryReader):
 
     def _fail(self, reason: str, kind: type[EngineFailed] = EngineFailed) -> None:
         self._failure = (
-            f"The store in memory cannot be written any more: {reason}. The last write may "
-            "have taken place, or not: close the store and open it again."
+            f"The store in memory cannot be written any more: {reason}. The outcome of the "
+            "last write is unknown until it is closed and opened again."
         )
         self._is_full = kind is EngineFull
         raise kind(self._failure)

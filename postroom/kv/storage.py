@@ -468,8 +468,8 @@ class Storage(EngineOver):
             self._failure = str(error)
         else:
             self._failure = (
-                f"The log cannot be written any more: {error.strerror or error}. The last "
-                "write may have taken place, or not: close the store and open it again."
+                f"The log cannot be written any more: {error.strerror or error}. The outcome "
+                "of the last write is unknown until the store is closed and opened again."
             )
         return EngineFailed(self._failure)
 

@@ -103,8 +103,8 @@ def interrupted() -> Unavailable:
     """Return the error for callers after an exception has left a turn half-way."""
     return Unavailable(
         "the store has stopped because an exception (an interrupt, as a rule) in the thread that "
-        "wrote has ended a write half-way; the write may have taken place, or not, and nothing "
-        "more is written: open it again",
+        "wrote has ended a write half-way; its outcome is unknown, and nothing more is "
+        "written: open it again",
         retry_after=5.0,
     )
 
