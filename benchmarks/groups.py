@@ -1,4 +1,4 @@
-"""The cost of many ranges on a node: as many transactions, from one group and from a hundred.
+"""The cost of many ranges on a node: as many transactions, from one group, eight and a hundred.
 
 ::
 
@@ -7,7 +7,7 @@
      under way each, next range by turns)   └─ range 100 replica, group   ─┘    one record
 
 A node has one range, and the others are put together here, from the same parts. Each of them holds
-a hundredth of the keys. With many groups a turn has about as many proposals as there are
+its share of the keys. With many groups a turn has about as many proposals as there are
 transactions, instead of one. The work for a proposal is then done for each transaction.
 """
 
