@@ -5,6 +5,7 @@
     Error
     ├── Retryable                nothing happened; the same transaction may be tried again
     │   ├── TransactionConflict  another transaction changed what this one read, or won
+    │   ├── OutboxFull           too much waits to leave a range
     │   └── Unavailable          no leader, no quorum, overloaded, no room (carries retry_after)
     ├── CommitUnknown            the commit may have happened; run() resolves it by itself
     ├── Invalid                  the caller must change the call; nothing happened
@@ -60,6 +61,10 @@ class Unavailable(Retryable):
     def __init__(self, message: str, retry_after: float = 0.1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class OutboxFull(Retryable):
+    """Too many messages and updates wait to leave a range, and the transaction would add some."""
 
 
 class CommitUnknown(Error):

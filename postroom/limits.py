@@ -30,6 +30,15 @@ SYNC_INTERVAL_SECONDS: Final = 0.05
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more requests join a proposal that has grown past this."""
 
+OUTGOING_MAX: Final = 1_000_000
+"""The messages and updates on their way to other ranges: more are refused (``OutboxFull``)."""
+OUTGOING_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""The bytes of these."""
+HANDED_OVER_MAX: Final = 512
+"""The messages or updates that a range hands over to another one in a batch."""
+HANDED_OVER_BYTES_MAX: Final = 1024 * 1024
+"""The bytes of a batch: one that has more than one entry is no larger."""
+
 UPKEEP_BYTES: Final = 2 * 1024 * 1024
 """The share of that for deliveries, updates and garbage collection."""
 

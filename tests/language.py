@@ -66,10 +66,13 @@ WORDS_IN_PLACE = {
             "gateway/", "kv/keys", "limits", "messaging/",
         ),
     ),
-    "lane": ((), ("messaging/queues/",)),
+    "lane": ((), ("kv/keys", "messaging/handover/", "messaging/queues/")),
     "mark": (
         (),
-        ("kv/log_", "layers/search/definition", "messaging/", "pipeline/jobs/load_files"),
+        (
+            "kv/keys", "kv/log_", "layers/search/definition", "messaging/",
+            "pipeline/jobs/load_files",
+        ),
     ),
     "moment": (
         (),
@@ -91,7 +94,8 @@ WORDS_IN_PLACE = {
         (),
         (
             "cli/", "client/administration", "client/remote/nodes", "client/sync_parts",
-            "client/values", "demo/replay", "limits", "pipeline/", "ranges/", "server/embedded",
+            "client/values", "demo/replay", "limits", "messaging/handover/", "pipeline/", "ranges/",
+            "server/embedded",
         ),
     ),
     "signal": ((), ("cli/", "client/worker/", "server/")),

@@ -137,6 +137,7 @@ def _print_inbox(notation: Notation, info: postroom.InboxInfo, listing: Listing)
 
 
 SCHEDULED_HEADERS: Final = ("id", "due", "key", "what", "attempts", "last error")
+MESSAGE_ID_CHARACTERS: Final = 40
 DEAD_HEADERS: Final = ("id", "reason", "what", "key", "attempts")
 
 
@@ -216,17 +217,21 @@ def dead_letters(
 
 
 def _dead_letter_ids(db: postroom.Database, arguments: list[str]) -> list[str]:
-    """Return the ids of the named dead letters; raise an error if one of them is unknown."""
-    present = [letter.id for letter in db.dead_letters(limit=LETTERS_MAX)]
+    """Return the ids of the named dead letters; raise an error if one of them is unknown.
+
+    A letter can also be named by the id of its message, which a worker logs.
+    """
+    present = {letter.id: letter.id for letter in db.dead_letters(limit=LETTERS_MAX)}
     if "all" in arguments:
-        return present
+        return list(present)
+    present |= {id_[-MESSAGE_ID_CHARACTERS:]: id_ for id_ in present}
     for argument in arguments:
         if argument not in present:
             raise Error(
                 f"there is no dead letter {argument!r}; nothing was changed: 'postroom "
                 "dead-letters' lists them"
             )
-    return arguments
+    return [present[argument] for argument in arguments]
 
 
 def _print_scheduled(notation: Notation, each: postroom.Scheduled, listing: Listing) -> None:

@@ -12,6 +12,7 @@ from postroom.errors import WrongType, shorten
 from postroom.kv.clock import LOGICAL_BITS, Timestamp
 from postroom.messaging import due as times
 from postroom.messaging.requests import (
+    LETTER_ID_BYTES,
     SCHEDULED_ID_BYTES,
     Counters,
     Deliverable,
@@ -57,14 +58,6 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         ordinal in the sender's transaction.
         """
         return self._id.hex()
-
-    @property
-    def letter_id(self) -> str:
-        """Return the id of the dead letter that it becomes if it is buried.
-
-        For layers on top.
-        """
-        return (self._id[:8] + self._id[16:]).hex()
 
     @property
     def sent_at(self) -> Timestamp:
@@ -448,7 +441,7 @@ def dead_letter(letter: StoredDeadLetter, codec: Packing) -> DeadLetter:
 def scheduled(stored: ScheduledEntry, codec: Packing) -> Scheduled:
     """Return a scheduled message or update, unpacked."""
     id_ = stored.id.hex()
-    due = Timestamp(times.shown(int.from_bytes(stored.id[:8], "big")))
+    due = Timestamp(times.shown(int.from_bytes(stored.id[8:16], "big")))
     update, message = stored.update, stored.message
     if update is not None:
         request = update.request
@@ -477,33 +470,27 @@ def _unpacked(message: Deliverable, codec: Packing) -> Any:
 
 def dead_letter_ids(given: Iterable[str]) -> list[bytes]:
     """Return ids of dead letters in the form of requests."""
-    return _ids(given, "a dead letter", "dead_letters()")
+    return _ids(given, LETTER_ID_BYTES, "a dead letter", "dead_letters()")
 
 
 def scheduled_ids(given: Iterable[str]) -> list[bytes]:
     """Return ids of scheduled messages and updates in the form of requests."""
-    found = _ids(given, "anything scheduled", "scheduled()")
-    for each in found:
-        if len(each) != SCHEDULED_ID_BYTES:
-            raise _is_no_id(each.hex(), "anything scheduled", "scheduled()")
-    return found
+    return _ids(given, SCHEDULED_ID_BYTES, "anything scheduled", "scheduled()")
 
 
-def _ids(given: Iterable[str], what: str, source: str) -> list[bytes]:
+def _ids(given: Iterable[str], size: int, what: str, source: str) -> list[bytes]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"give a list of ids, as {source} tells them, not {type(given).__name__}")
-    return [_id(each, what, source) for each in given]
+    return [_id(each, size, what, source) for each in given]
 
 
-def _id(given: object, what: str, source: str) -> bytes:
+def _id(given: object, size: int, what: str, source: str) -> bytes:
     if isinstance(given, str):
         try:
-            return bytes.fromhex(given)
+            id_ = bytes.fromhex(given)
         except ValueError:
-            pass
-    raise _is_no_id(given, what, source)
-
-
-def _is_no_id(given: object, what: str, source: str) -> ValueError:
+            id_ = b""
+        if len(id_) == size:
+            return id_
     told = repr(given)[:_SHOWN_CHARACTERS]
-    return ValueError(f"{told} is not the id of {what}; nothing was changed: use those of {source}")
+    raise ValueError(f"{told} is not the id of {what}; nothing was changed: use those of {source}")

@@ -12,13 +12,16 @@ Nothing else in the project composes engine keys.
                    02 range 'm'                             members that an applied entry has set
                    02 range 's'                             snapshot on its way in: which one
                    02 range 's' ordinal                     its chunks, until it is installed
-    03  range      03 range 01 due sent ordinal             outbox, deliverable  ┐ first of all,
-                   03 range 02 due sent ordinal             outbox, executable   ┘ in order of due
-                   03 range 03 died ordinal                 dead letter
+    03  range      03 range 01 00 when <id>                 outbox, deliverable: outgoing entries
+                   03 range 01 01 due <id>                  ... entries that wait, in order of due
+                   03 range 02 00 when <id>                 outbox, executable: outgoing entries
+                   03 range 02 01 due <id>                  ... entries that wait, in order of due
+                   03 range 03 <id>                         dead letter
                    03 range 04 timestamp                    garbage: what may go once that is old
                    03 range 04 timestamp ordinal            ... more of the same proposal
                    03 range 05 name                         applied index, lease, descriptor, ...
                    03 range 05 'position ' name             up to where a reader has read
+                   03 range 06 sender kind lane             up to where a channel has handed over
                    03 range 08 00000000 name                definition of a queue
                    03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
                    03 range 08 queue 01 due seq             its scheduled messages
@@ -42,23 +45,24 @@ Nothing else in the project composes engine keys.
     05  mail       05 <key>                                 index of the inboxes that have something
     06  data       06 <key> 01                              head: newest version (or intent)
                    06 <key> 02 ~timestamp                   history: older versions, newest first
-                   06 <key> 03 sent sender ordinal          inbox
-                   06 <key> 04 ~timestamp [id] [01]         reaped: what left the inbox, and when;
+                   06 <key> 03 <id>                         inbox
+                   06 <key> 04 ~timestamp [<id>] [01]       reaped: what left the inbox, and when;
                                                             01: it was postponed, or died
                    06 <key> 05                              accounting: metric sums of the key
                    06 <key> 06 queue <kind> id              queue message: payload, and what it is
                    06 <key> 07 queue <kind> id              its state, if it is not what it began as
                    06 <id> 08 queue <kind>                  the key of this id, if another
-                   06 <key> 09 sent sender ordinal          postponed, and holds up its inbox: where
+                   06 <key> 09 <id>                         postponed, and holds up its inbox: where
                    06 <key> 0A                              accounting: of 05, what was added here
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
 Keys therefore sort as the user's bytes do, and no key is a prefix of another one. The first ``00
 01`` is the end of the key, whatever follows. ``<group>``, ``<kind>`` and ``<id>`` are escaped, too.
 
-Numbers are big-endian and of fixed width: ``range``, ``sender``, ``index`` and timestamps (``due``,
+Numbers are big-endian and of fixed width: ``range``, ``index`` and timestamps (``when``, ``due``,
 ``rank``, ``until``, ``died``) have 8 bytes, ``ordinal`` and ``queue`` 4. ``seq`` is a timestamp and
-an ordinal. ``~`` marks a complement, which sorts the newest first.
+an ordinal. ``~`` marks a complement, which sorts the newest first. The ``<id>`` of a message or
+deferred update is the timestamp of its commit, the range that sent it, and an ordinal.
 
 A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``. A
 split carries COMMIT records, the index of inboxes and the inboxes along with their keys, and moves
@@ -93,9 +97,12 @@ NOT_CONSUMED: Final = b"\x01"
 
 DELIVERABLE: Final = b"\x01"
 EXECUTABLE: Final = b"\x02"
+OUTGOING: Final = b"\x00"
+WAITING: Final = b"\x01"
 DEAD_LETTER: Final = b"\x03"
 GARBAGE: Final = b"\x04"
 RECORD: Final = b"\x05"
+MARKS: Final = b"\x06"
 QUEUES: Final = b"\x08"
 
 SCHEDULED: Final = b"\x01"
@@ -186,9 +193,15 @@ def raft_log_prefix(range_id: int) -> bytes:
 # --- 03 range metadata --------------------------------------------------------------------
 
 
-def outbox_prefix(range_id: int, kind: bytes) -> bytes:
-    """Return the prefix of a range's outbox; ``kind`` is ``DELIVERABLE`` or ``EXECUTABLE``."""
-    return RANGE + u64(range_id) + kind
+def outbox_prefix(range_id: int, kind: bytes, subspace: bytes) -> bytes:
+    """Return the key prefix of the entries of an outbox in one of its subspaces.
+
+    Args:
+        range_id: the range.
+        kind: ``DELIVERABLE`` or ``EXECUTABLE``.
+        subspace: ``OUTGOING`` or ``WAITING``.
+    """
+    return RANGE + u64(range_id) + kind + subspace
 
 
 def dead_letter_prefix(range_id: int) -> bytes:
@@ -204,6 +217,14 @@ def garbage_prefix(range_id: int) -> bytes:
 def record_key(range_id: int, name: str) -> bytes:
     """Return the key of a record about a range: the applied record, the lease."""
     return RANGE + u64(range_id) + RECORD + name.encode()
+
+
+def marks_key(range_id: int, sender: int, kind: bytes, lane: int) -> bytes:
+    """Return the key of the marks of a channel, whose entries come from the range ``sender``.
+
+    ``kind`` is ``DELIVERABLE`` or ``EXECUTABLE``.
+    """
+    return RANGE + u64(range_id) + MARKS + u64(sender) + kind + bytes((lane,))
 
 
 def queue_definitions_prefix(range_id: int) -> bytes:

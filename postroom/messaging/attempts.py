@@ -133,7 +133,7 @@ class Attempts:
                 back.append((id_, _encode(_back(ctx, message, trial))))
             else:
                 entry = _entry(key, message, trial)
-                waiting.append((id_, self.outbox.store(ctx, due, _origin(id_), entry)))
+                waiting.append((id_, self.outbox.store(ctx, due, id_, entry)))
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
@@ -199,7 +199,7 @@ class Attempts:
             trial, is_over = self._noted(request, message)
             if is_over and 0 < request.attempts_max <= trial.attempts:
                 self._bury(ctx, key, id_, message, trial)
-                revive = f"to revive it: {reviving_letter(_origin(id_).hex())}"
+                revive = f"to revive it: {reviving_letter(id_.hex())}"
                 what = f"message {id_.hex()} of {shorten(key)}"
                 self.deaths.died(ctx, what, trial.attempts, trial.error, revive)
             else:
@@ -229,7 +229,7 @@ class Attempts:
         self, ctx: Evaluation, key: bytes, id_: bytes, message: Delivered, trial: Trial
     ) -> None:
         trial = Trial(trial.attempts, trial.error)
-        self.dead_letters.bury_message(ctx, _origin(id_), _entry(key, message, trial))
+        self.dead_letters.bury_message(ctx, id_, _entry(key, message, trial))
 
 
 def _trial(message: Delivered) -> Trial:
@@ -245,11 +245,6 @@ def _back(ctx: Evaluation, message: Delivered, trial: Trial) -> Delivered:
 def _entry(key: bytes, message: Delivered, trial: Trial) -> Deliverable:
     """Return a message as it is outside of the inbox; its sender is not known any more."""
     return Deliverable(key, message.value, message.headers, b"", b"", trial)
-
-
-def _origin(id_: bytes) -> bytes:
-    """Return the id as outboxes and dead letters have it, without the sender's range."""
-    return id_[:8] + id_[16:]
 
 
 PROCESS_HAS_ENDED: Final = "the process that had it has ended"

@@ -2,15 +2,15 @@
 
 ::
 
-    messages of a range   enqueued = delivered + executed + pending + dead
+    messages of a range   enqueued + received = delivered + executed + pending + dead + handed
     a queue               enqueued = ready + scheduled + leased + dead + acknowledged + cancelled
                                      + moved
 
 These equations hold at any timestamp, so a reader never sees another state. They are checked before
-each proposal is sent; a proposal that would break one is never sent. *pending* is counted by
-itself, not derived, so that the equation can fail. It also tells the services whether an outbox has
-entries, so they would miss an entry that is not counted. If an outbox is empty although its counter
-says otherwise, that is reported.
+each proposal is sent; a proposal that would break one is never sent. *pending*, with what is on its
+way to other ranges, is counted by itself, not derived, so that the equation can fail. It also tells
+the services whether an outbox has entries, so they would miss an entry that is not counted. If an
+outbox is empty although its counter says otherwise, that is reported.
 
 The counters of messages are the sums in the applied record of the range
 (:mod:`postroom.ranges.state`). Each queue has a record, written once in a proposal. Evaluators

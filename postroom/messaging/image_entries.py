@@ -77,8 +77,6 @@ TABLES: Final = (
 )  # fmt: skip
 
 _STAMP: Final = 8
-_ORDINAL_BYTES: Final = 12
-"""The size of a commit timestamp and an ordinal."""
 _QUEUE_DIGITS: Final = 10
 _KIND: Final = 1
 """The position of the kind in the name of an entry that belongs to a range."""
@@ -258,10 +256,21 @@ _sums = _decoded(Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_P
 def _hold_up(rest: bytes, stored: bytes, until: bytes) -> None:
     _has_bytes(rest, MESSAGE_ID_BYTES)
     _not_later(rest[:_STAMP], until)
-    waits_at = keys.RANGE + keys.DELIVERABLE
+    waits_at = keys.RANGE + keys.DELIVERABLE + keys.WAITING
     if not stored.startswith(waits_at):
         raise ValueError("it names no place in an outbox")
-    _has_bytes(stored[len(waits_at) :], _STAMP + _ORDINAL_BYTES)
+    _has_bytes(stored[len(waits_at) :], _OUTBOX_NAME_BYTES)
+
+
+def _in_outbox(kind: Any) -> Check:
+    check_entry = _decoded(kind, _OUTBOX_NAME_BYTES, _STAMP)
+
+    def check_one(rest: bytes, stored: bytes, until: bytes) -> None:
+        if rest[:1] not in {keys.OUTGOING, keys.WAITING}:
+            raise ValueError("it is in no subspace of an outbox")
+        check_entry(rest[1:], stored, until)
+
+    return check_one
 
 
 def _queue_message(kind: Any) -> Check:
@@ -374,11 +383,11 @@ _BESIDE_KEYS: Final[dict[bytes, tuple[str, Check]]] = {
     keys.QUEUE_POINTER: ("queue", _pointer),
 }
 """The tables and the checks of the entries beside keys, by suffix."""
-_OUTBOX_NAME: Final = _STAMP + _ORDINAL_BYTES
+_OUTBOX_NAME_BYTES: Final = _STAMP + MESSAGE_ID_BYTES
 _OF_RANGE: Final[dict[bytes, tuple[str, Check]]] = {
-    keys.DELIVERABLE: ("outbox", _decoded(Deliverable, _OUTBOX_NAME, _STAMP)),
-    keys.EXECUTABLE: ("outbox", _decoded(Executable, _OUTBOX_NAME, _STAMP)),
-    keys.DEAD_LETTER: ("dead_letters", _decoded(DeadLetterRecord, _ORDINAL_BYTES, 0)),
+    keys.DELIVERABLE: ("outbox", _in_outbox(Deliverable)),
+    keys.EXECUTABLE: ("outbox", _in_outbox(Executable)),
+    keys.DEAD_LETTER: ("dead_letters", _decoded(DeadLetterRecord, MESSAGE_ID_BYTES, 0)),
     keys.RECORD: ("counters", _counters),
     keys.QUEUES: ("queue_index", _queues),
     keys.STAGING: ("staging", _staging),

@@ -31,6 +31,13 @@ _PASSED_AT_ONCE: Final = 4
 """The number of unwanted entries that are read in a row before they are skipped."""
 WRONG_TOLD: Final = 100
 
+_INFIX_BYTES: Final = {keys.QUEUES: 6, keys.DELIVERABLE: 2, keys.EXECUTABLE: 2}
+"""The length of the infix that tells the subspace of a record of a range, by its first byte."""
+_WAITING_MESSAGES: Final = keys.DELIVERABLE + keys.WAITING
+_WAITING_UPDATES: Final = keys.EXECUTABLE + keys.WAITING
+_OUTGOING_MESSAGES: Final = keys.DELIVERABLE + keys.OUTGOING
+_OUTGOING_UPDATES: Final = keys.EXECUTABLE + keys.OUTGOING
+
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 _counters = msgspec.msgpack.Decoder(Counters)
 
@@ -155,7 +162,7 @@ class _Counting:
 
     def _add_of_range(self, rest: bytes, stored: bytes) -> None:
         kind = rest[:1]
-        self._of_range[rest[:6] if kind == keys.QUEUES else kind] += _messages_in(rest, stored)
+        self._of_range[rest[: _INFIX_BYTES.get(kind, 1)]] += _messages_in(rest, stored)
         if kind != keys.RECORD:
             return
         record = rest[1:].decode()
@@ -182,8 +189,10 @@ class _Counting:
         told, found = self._counters, self._of_range
         if not told.conserved():
             self._note(f"messages are lost or made up: {told}")
-        self._same("messages in the outbox", told.pending_messages, found[keys.DELIVERABLE])
-        self._same("updates in the outbox", told.pending_updates, found[keys.EXECUTABLE])
+        self._same("messages in the outbox", told.pending_messages, found[_WAITING_MESSAGES])
+        self._same("updates in the outbox", told.pending_updates, found[_WAITING_UPDATES])
+        self._same("outgoing messages", told.outgoing_messages, found[_OUTGOING_MESSAGES])
+        self._same("outgoing updates", told.outgoing_updates, found[_OUTGOING_UPDATES])
         self._same("dead letters", told.dead_letters, found[keys.DEAD_LETTER])
         for number, counted in self._queues.items():
             self._end_queue(number, counted)

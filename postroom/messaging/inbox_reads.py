@@ -48,6 +48,7 @@ import msgspec
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import LIST_MAX, READ_AHEAD_BYTES_MAX, READ_AHEAD_INBOXES_MAX, READ_BYTES_MAX
+from postroom.messaging.handover.outgoing import Outgoing
 from postroom.messaging.inbox_index import read_mail
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import (
@@ -377,14 +378,15 @@ def _entries(view: View, key: bytes, first: bytes) -> Iterator[tuple[bytes, byte
 class _OnTheirWay:
     """The recipients of messages on their way, as far as a proposal has come."""
 
-    def __init__(self, due: set[bytes] | None) -> None:
+    def __init__(self, due: set[bytes] | None, outgoing: Outgoing) -> None:
         self._due = due
+        self._outgoing = outgoing
         self._sent_to: set[bytes] = set()
         self._looked_at = 0
 
     def includes(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether ``key`` is about to get a message committed before this transaction."""
-        if self._due is None or key in self._due:
+        if self._due is None or key in self._due or self._outgoing.joins(key):
             return True
         sent = ctx.sent_before()
         parcels: list[Parcel] = ctx.sent[self._looked_at : sent]
@@ -430,7 +432,7 @@ def _on_their_way(ctx: Evaluation, outbox: Outbox) -> _OnTheirWay:
     if known is None:
         due = outbox.recipients_due(ctx, DUE_LOOKED_AT_ONCE)
         ctx.steps += len(due or ())
-        ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due)
+        ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due, outbox.outgoing)
     on_their_way: _OnTheirWay = known
     return on_their_way
 

@@ -1,9 +1,10 @@
 """The moves of outbox entries: delivery of messages into inboxes, and execution of updates.
 
-Each move is one write. Entries come from the outbox, or straight from a commit. Messages of one
-sender range to one key are delivered in the order of their commits and enter the inbox under their
-ids. They never overtake each other. A message that was scheduled for later keeps its id, and thus
-the place that its commit had.
+Each move is one write. Entries that are due for another range move to the outgoing ones of the
+outbox (:mod:`.handover`); they are left out below. Entries come from the outbox, from a commit, or
+from other ranges. Messages of one sender range to one key are delivered in the order of their
+commits and enter the inbox under their ids. They never overtake each other. A message that was
+scheduled for later keeps its id, and thus the place that its commit had.
 
 Updates that commute are added up: ten thousand increments of one counter become one write.
 Increments of a key are added up while nothing else touches the key; the metrics of ``Accounting``
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from postroom import limits
-from postroom.errors import Error
+from postroom.errors import Error, Invalid
 from postroom.kv import keys
 from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
 from postroom.messaging.inbox import Arrivals, Inboxes
@@ -46,7 +47,6 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.undelivered import DeadLetters
 from postroom.ranges.accounting import add_metrics, add_posted
-from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
@@ -60,13 +60,8 @@ class Delivery:
     """The delivery of messages, new ones as they are committed and those that are due."""
 
     def __init__(
-        self,
-        range_id: int,
-        outbox: Outbox,
-        inboxes: Inboxes,
-        wake: Callable[[list[object]], None],
+        self, outbox: Outbox, inboxes: Inboxes, wake: Callable[[list[object]], None]
     ) -> None:
-        self._sender = keys.u64(range_id)
         self._outbox = outbox
         self._inboxes = inboxes
         self._quiet = partial(wake, [QUIET])
@@ -102,12 +97,19 @@ class Delivery:
         Return how many more may be delivered.
         """
         arrivals: Arrivals = {}
-        now, sender = ctx.timestamp, self._sender
+        now, outgoing = ctx.timestamp, self._outbox.outgoing
+        may_go_out = outgoing.may_go_out()
         for due, id_, request, transaction_id, source in parcels:
             if left and due <= now:
                 left -= 1
+                if may_go_out and outgoing.goes_out(request.key):
+                    entry = Deliverable(
+                        request.key, request.value, request.headers, transaction_id, source
+                    )
+                    outgoing.store(ctx, id_, entry)
+                    continue
                 message = _encode((now, request.value, request.headers))  # a ``Delivered``
-                arrived, key = (id_[:8] + sender + id_[8:], message), request.key
+                arrived, key = (id_, message), request.key
                 if key in arrivals:
                     arrivals[key].append(arrived)
                 else:
@@ -122,15 +124,18 @@ class Delivery:
 
     def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:
         """Evaluate ``DeliverDue``."""
-        outbox, now, sender = self._outbox, ctx.timestamp, self._sender
+        outbox, now = self._outbox, ctx.timestamp
         due, next_due = outbox.take_due(ctx, request.messages_max)
         arrivals: Arrivals = {}
+        outgoing = outbox.outgoing
+        may_go_out = outgoing.may_go_out()
         for key, stored in due:
-            entry = outbox.decode(stored)
-            message = _encode(Delivered(now, entry.value, entry.headers, entry.trial))
-            id_ = outbox.id_of(key)
-            arrivals.setdefault(entry.key, []).append((id_[:8] + sender + id_[8:], message))
+            entry, id_ = outbox.decode(stored), outbox.id_of(key)
             ctx.erase(key)
+            if may_go_out and outgoing.goes_out(entry.key):
+                outgoing.store(ctx, id_, entry)
+                continue
+            arrivals.setdefault(entry.key, []).append((id_, _received(now, entry)))
         if due:
             self._deliver(ctx, arrivals)
             outbox.advance(ctx, [key for key, _ in due])
@@ -138,9 +143,23 @@ class Delivery:
         ctx.after.append(self._quiet)
         return Moved(len(due), 0 < next_due <= now, next_due)
 
+    def receive(self, ctx: Evaluation, messages: list[tuple[bytes, Deliverable]]) -> None:
+        """Deliver messages that another range hands over, each with its id."""
+        arrivals: Arrivals = {}
+        for id_, entry in messages:
+            message = _received(ctx.timestamp, entry)
+            arrivals.setdefault(entry.key, []).append((id_, message))
+            ctx.grow(len(entry.key) + len(id_) + len(message))
+        ctx.count("received", len(messages))
+        self._deliver(ctx, arrivals)
+
     def _deliver(self, ctx: Evaluation, arrivals: Arrivals) -> None:
         if arrivals:
             ctx.count("delivered", self._inboxes.deliver(ctx, arrivals))
+
+
+def _received(now: int, entry: Deliverable) -> bytes:
+    return _encode(Delivered(now, entry.value, entry.headers, entry.trial))
 
 
 def _parcels_a_turn() -> int:
@@ -278,13 +297,11 @@ class Execution:
         dead_letters: DeadLetters,
         writes: dict[type, WriteEvaluator],
         wake: Callable[[list[object]], None],
-        bounds: Bounds,
     ) -> None:
         self._outbox = outbox
         self._dead_letters = dead_letters
         self._writes = writes
         self._quiet = partial(wake, [QUIET])
-        self._bounds = bounds
 
     def register(self, registry: Registry) -> None:
         """Register the execution."""
@@ -300,7 +317,7 @@ class Execution:
         left = limits.EXECUTED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
         if len(parcels) > limits.TURN_STEPS_MAX:
             return self._take_up_in_parts(ctx, parcels, left)
-        if len(parcels) == 1 and left:
+        if len(parcels) == 1 and left and not self._outbox.outgoing.may_go_out():
             due, _, request, _, _ = parcels[0]
             if type(request) is Increment and due <= ctx.timestamp:  # there is nothing to add up
                 self._increment(ctx, parcels[0])
@@ -344,12 +361,16 @@ class Execution:
 
         Return how many more may be carried out.
         """
-        now = ctx.timestamp
+        now, outgoing = ctx.timestamp, self._outbox.outgoing
+        may_go_out = outgoing.may_go_out()
         for due, id_, request, transaction_id, source in parcels:
             update = DeferredUpdate(b"", id_, due, request, transaction_id, source, b"", b"")
             if left and due <= now:
                 left -= 1
-                updates.append(update)
+                if may_go_out and outgoing.update_goes_out(request):
+                    outgoing.store(ctx, id_, update.entry())
+                else:
+                    updates.append(update)
             else:
                 self._outbox.store(ctx, update.due, update.id, update.entry())
         return left
@@ -368,6 +389,8 @@ class Execution:
             )
             for key, stored in due
         ]
+        if outbox.outgoing.may_go_out():
+            updates = self._let_out(ctx, updates)
         left = self._carry_out(ctx, updates)
         if due:
             outbox.advance(ctx, [key for key, _ in due], [update.stored_at for update in left])
@@ -375,6 +398,34 @@ class Execution:
         if left:
             return Moved(len(due) - len(left), more=True, next_due=ctx.timestamp)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
+
+    def _let_out(self, ctx: Evaluation, updates: list[DeferredUpdate]) -> list[DeferredUpdate]:
+        """Let updates for other ranges go out; return those for this one."""
+        outgoing, own = self._outbox.outgoing, []
+        for update in updates:
+            try:
+                goes_out = outgoing.update_goes_out(update.request)
+            except Invalid as error:  # its keys have come into several ranges since
+                self._failed(ctx, [update], error)
+                continue
+            if goes_out:
+                outgoing.store(ctx, update.id, update.entry())
+                self._forget(ctx, update)
+            else:
+                own.append(update)
+        return own
+
+    def receive(self, ctx: Evaluation, updates: list[tuple[bytes, Executable]]) -> None:
+        """Carry out updates that another range hands over, each with its id, or store them."""
+        ctx.count("received", len(updates))
+        left = [
+            DeferredUpdate(b"", id_, ctx.timestamp, *msgspec.structs.astuple(entry))
+            for id_, entry in updates
+        ]
+        if self._outbox.is_empty(ctx):
+            left = self._carry_out(ctx, left)
+        for update in left:
+            self._outbox.store(ctx, update.due, update.id, update.entry())
 
     def _carry_out(self, ctx: Evaluation, updates: list[DeferredUpdate]) -> list[DeferredUpdate]:
         """Carry out as many updates as a pass has room for; return those left, in order."""
@@ -420,8 +471,7 @@ class Execution:
         began = update.began or ctx.stamp
         ctx.begin_step()
         try:
-            span = self._bounds.clip(request.start, request.end)
-            _, cursor = delete_some(ctx, DeleteRange(*span), update.cursor, began)
+            _, cursor = delete_some(ctx, request, update.cursor, began)
         except Error as error:
             ctx.undo_step()
             self._failed(ctx, [update], error)

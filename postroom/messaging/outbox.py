@@ -6,10 +6,13 @@
            └─ EnqueueUpdate ───▶ executable ─── execution ──▶ the update itself
                                       └─ can never succeed ──▶ dead letters
 
-Entries are ordered by their due time (:mod:`.due`), then by commit timestamp and ordinal. The due
-time is the commit timestamp itself unless the sender asked for a later one. Entries that wait for a
-moment of the wall clock are behind those that wait for a timestamp. These are two *lines*, each
-with its due entries first.
+An outbox has two subspaces. Entries that wait for their time or their turn can be cancelled. Those
+for other ranges become *outgoing* when they are due, which is irrevocable (:mod:`.handover`).
+
+Entries that wait are ordered by their due time (:mod:`.due`), then by their ids. The due time is
+the commit timestamp itself unless the sender asked for a later one. Entries that wait for a moment
+of the wall clock are behind those that wait for a timestamp. These are two *lines*, each with its
+due entries first.
 
 An entry is moved on and deleted in one raw write set, so that happens once, whatever fails. A node
 that lost the lease and does not know it proposes something that is never applied.
@@ -37,6 +40,7 @@ from postroom.kv.engine import Reader
 from postroom.limits import HEADERS_BYTES_PER_STEP, PROPOSAL_BYTES_MAX
 from postroom.messaging import due as times
 from postroom.messaging.counters import Conservation
+from postroom.messaging.handover.outgoing import Outgoing
 from postroom.messaging.requests import (
     AwaitQuiet,
     Deliverable,
@@ -44,6 +48,7 @@ from postroom.messaging.requests import (
     EnqueueUpdate,
     Executable,
 )
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import check_accounting, check_headers
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.ports import Registry
@@ -52,15 +57,18 @@ from postroom.ranges.requests import Accounting, Put
 ENTRY_BYTES: Final = 64
 """The cost of an entry in bytes beside its content, as it counts towards a transaction's limit."""
 DUE_BYTES: Final = 8
-QUIET: Final = "no outbox entry is due"
+QUIET: Final = "no outbox entry is due, or on its way"
 """The token of those that wait for that."""
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
 """The form in which a transaction hands over a request to an outbox.
 
-It has the due time (0: at once), the id (commit timestamp and ordinal), the request, and the
-transaction's id and source.
+It has the due time (0: at once), the id, the request, and the transaction's id and source.
 """
 
+_KINDS: Final[dict[bytes, tuple[str, type[Deliverable] | type[Executable]]]] = {
+    keys.DELIVERABLE: ("messages", Deliverable),
+    keys.EXECUTABLE: ("updates", Executable),
+}
 _encode = msgspec.msgpack.encode
 
 
@@ -98,14 +106,15 @@ class Outbox:
 
     Args:
         range_id: the id of the range.
-        kind: the key infix of the outbox.
-        pending: the name of the counter of its entries.
-        entries: the kind of its entries.
+        kind: ``keys.DELIVERABLE`` or ``keys.EXECUTABLE``.
         conservation: the range's counters.
         by_wall: the trusted wall clock.
+        bounds: the bounds of the range.
 
     Attributes:
-        prefix: the key prefix of its entries; due time, commit timestamp and ordinal follow.
+        prefix: the key prefix of its entries; due time and id follow.
+        outgoing: those of its entries that are on their way to other ranges.
+        pending: the name of the counter of its entries that wait.
         decode: a function that decodes a stored entry.
         has_stored: whether entries were stored that the services have not heard of.
     """
@@ -114,27 +123,35 @@ class Outbox:
         self,
         range_id: int,
         kind: bytes,
-        pending: str,
-        entries: type[Deliverable] | type[Executable],
         conservation: Conservation,
         by_wall: Callable[[], int],
+        bounds: Bounds,
     ) -> None:
-        self.pending = pending
+        what, entries = _KINDS[kind]
+        self.pending = f"pending_{what}"
         self.decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(entries).decode
         self._conservation = conservation
         self._by_wall = by_wall
-        self.prefix = keys.outbox_prefix(range_id, kind)
+        self.prefix = keys.outbox_prefix(range_id, kind, keys.WAITING)
         moments = self.prefix + keys.u64(times.MOMENT)
         self._lines = (
             _Line(self.prefix, moments, waits_for_moments=False),
             _Line(moments, keys.after_prefix(self.prefix), waits_for_moments=True),
         )
         self.has_stored = False
+        self.outgoing = Outgoing(
+            keys.outbox_prefix(range_id, kind, keys.OUTGOING),
+            f"outgoing_{what}",
+            self.decode,
+            conservation,
+            bounds,
+        )
 
-    def restart(self) -> None:
+    def restart(self, stored: Reader) -> None:
         """Forget the cursors, with a new lease."""
         for line in self._lines:
             line.head = line.begin
+        self.outgoing.restart(stored)
 
     def is_empty(self, ctx: Evaluation) -> bool:
         """Return whether no entry waits here, so that a new one overtakes nothing."""
@@ -229,7 +246,9 @@ class Outbox:
         return first
 
     def is_quiet(self, view: View) -> bool:
-        """Return whether no entry is due."""
+        """Return whether no entry is due, and none is on its way."""
+        if not self.outgoing.is_empty(view):
+            return False
         if not getattr(self._conservation.applied, self.pending):
             return True
         return next(self._due(view, view.now), None) is None
@@ -245,6 +264,8 @@ class Outbox:
 
     def first_due(self, stored: Reader, now: int) -> int:
         """Return when to look at the first stored entry, as a timestamp; 0: there is none."""
+        if self.outgoing.number:
+            return now
         if not getattr(self._conservation.applied, self.pending):
             return 0
         return self._first(stored, now, {})
@@ -281,7 +302,7 @@ class Outbox:
         return int.from_bytes(key[start : start + DUE_BYTES], "big")
 
     def id_of(self, key: bytes) -> bytes:
-        """Return the id in an entry's key: commit timestamp and ordinal."""
+        """Return the id in an entry's key."""
         return key[len(self.prefix) + DUE_BYTES :]
 
     def advance(self, ctx: Evaluation, done: Iterable[bytes], left: Iterable[bytes] = ()) -> None:
@@ -309,16 +330,20 @@ class Outboxes:
         range_id: the id of the range.
         conservation: the range's counters.
         by_wall: the trusted wall clock.
+        bounds: the bounds of the range.
     """
 
     def __init__(
-        self, range_id: int, conservation: Conservation, by_wall: Callable[[], int]
+        self,
+        range_id: int,
+        conservation: Conservation,
+        by_wall: Callable[[], int],
+        bounds: Bounds,
     ) -> None:
-        told = (conservation, by_wall)
-        self.deliverable = Outbox(
-            range_id, keys.DELIVERABLE, "pending_messages", Deliverable, *told
-        )
-        self.executable = Outbox(range_id, keys.EXECUTABLE, "pending_updates", Executable, *told)
+        self._sender = keys.u64(range_id)
+        told = (conservation, by_wall, bounds)
+        self.deliverable = Outbox(range_id, keys.DELIVERABLE, *told)
+        self.executable = Outbox(range_id, keys.EXECUTABLE, *told)
         self._by_wall = by_wall
 
     def register(self, registry: Registry) -> None:
@@ -327,13 +352,13 @@ class Outboxes:
         registry.writes[EnqueueUpdate] = self.enqueue_update
         registry.reads[AwaitQuiet] = self.await_quiet
 
-    def restart(self) -> None:
+    def restart(self, stored: Reader) -> None:
         """Begin with a new lease."""
-        self.deliverable.restart()
-        self.executable.restart()
+        self.deliverable.restart(stored)
+        self.executable.restart(stored)
 
     def await_quiet(self, view: View, _: AwaitQuiet) -> None:
-        """Evaluate ``AwaitQuiet``: wait until no entry is due."""
+        """Evaluate ``AwaitQuiet``: wait until no entry is due or on its way."""
         if not (self.deliverable.is_quiet(view) and self.executable.is_quiet(view)):
             raise MustWait(QUIET)
 
@@ -342,13 +367,17 @@ class Outboxes:
 
         Raises:
             Invalid, ValueTooLarge: its headers are nested too deep, or too large.
+            OutboxFull: it is for another range, and too much is on its way already.
         """
         if request.headers is not None:
             size = check_headers(request.headers, request.key)
             ctx.grow(size)
             ctx.steps += size // HEADERS_BYTES_PER_STEP
-        id_ = ctx.stamp + ctx.next_ordinal()
+        id_ = ctx.stamp + self._sender + ctx.next_ordinal()
         due = request.due and times.resolved(request.due, ctx.timestamp, self._by_wall)
+        outgoing = self.deliverable.outgoing
+        if not due and outgoing.may_go_out() and outgoing.goes_out(request.key):
+            outgoing.check_room()
         ctx.sent.append((due, id_, request, ctx.transaction_id, ctx.source))
         ctx.steps += 1
         ctx.bytes += len(request.value) + len(request.key) + ENTRY_BYTES
@@ -358,6 +387,8 @@ class Outboxes:
 
         Raises:
             ValueTooLarge: it is an ``Accounting`` with too many prefixes or metrics.
+            Invalid: it concerns keys of several ranges.
+            OutboxFull: it is for another range, and too much is on its way already.
         """
         update = request.request
         if type(update) is Accounting:
@@ -365,8 +396,11 @@ class Outboxes:
             ctx.grow(sum(map(len, update.deltas)))
         elif type(update) is Put:
             ctx.grow(len(update.value))
-        id_ = ctx.stamp + ctx.next_ordinal()
+        id_ = ctx.stamp + self._sender + ctx.next_ordinal()
         due = request.due and times.resolved(request.due, ctx.timestamp, self._by_wall)
+        outgoing = self.executable.outgoing
+        if outgoing.may_go_out() and outgoing.update_goes_out(update) and not due:
+            outgoing.check_room()
         ctx.deferred.append((due, id_, update, ctx.transaction_id, ctx.source))
         ctx.steps += 1
         ctx.bytes += ENTRY_BYTES

@@ -1,7 +1,10 @@
 """The requests that carry messages, their answers, and the stored records of messages.
 
-The *id* of a message says where it comes from: commit timestamp of its sender (8 bytes), sender
-range (8), ordinal in its transaction (4). It orders the inbox, and ends the engine key.
+The *id* of a message, or of a deferred update, says where it comes from: commit timestamp of its
+sender (8 bytes), sender range (8), ordinal in its transaction (4). It orders the inbox, and ends
+the engine key.
+
+The names of dead letters and of scheduled entries begin with the id of the range where they lie.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from postroom.ranges.contract import (
     Concern,
     ConcernsKey,
     ConcernsRange,
+    ConcernsRangesOfIds,
     ConcernsSpan,
     ConcernsStore,
     Maintenance,
@@ -48,12 +52,19 @@ MessageId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=MESSAGE_ID_BYTES, max_length=MESSAGE_ID_BYTES)
 ]
 
-SCHEDULED_ID_BYTES: Final = 21
+LETTER_ID_BYTES: Final = 28
+
+LetterId: TypeAlias = Annotated[
+    bytes, msgspec.Meta(min_length=LETTER_ID_BYTES, max_length=LETTER_ID_BYTES)
+]
+"""The name of a dead letter: its range (8 bytes), the id of the message or update (20)."""
+
+SCHEDULED_ID_BYTES: Final = 37
 
 ScheduledId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=SCHEDULED_ID_BYTES, max_length=SCHEDULED_ID_BYTES)
 ]
-"""The name of a scheduled entry: due (8 bytes), commit timestamp (8), ordinal (4), outbox (1)."""
+"""The name of a scheduled entry: range and due time (8 bytes each), id (20), outbox (1)."""
 
 Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
 
@@ -216,6 +227,11 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
         discarded: the dead ones that were given up for good.
         reaped: the delivered ones that were consumed.
         cancelled: the discarded ones that were cancelled before their time.
+        received: taken from other ranges.
+        handed: taken by other ranges.
+        outgoing_messages: deliverable ones on their way to other ranges.
+        outgoing_updates: executable ones on their way to other ranges.
+        outgoing_bytes: the size of those that are on their way.
     """
 
     enqueued: int = 0
@@ -227,11 +243,21 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     discarded: int = 0
     reaped: int = 0
     cancelled: int = 0
+    received: int = 0
+    handed: int = 0
+    outgoing_messages: int = 0
+    outgoing_updates: int = 0
+    outgoing_bytes: int = 0
 
     @property
     def pending(self) -> int:
         """Return the number of all entries that are still in an outbox."""
-        return self.pending_messages + self.pending_updates
+        return self.pending_messages + self.pending_updates + self.outgoing
+
+    @property
+    def outgoing(self) -> int:
+        """Return the number of entries that are on their way to other ranges."""
+        return self.outgoing_messages + self.outgoing_updates
 
     @property
     def dead_letters(self) -> int:
@@ -241,8 +267,9 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def conserved(self) -> bool:
         """Return whether no message is lost or made up."""
         return (
-            self.enqueued == self.delivered + self.executed + self.dead
-            + self.pending_messages + self.pending_updates and min(_astuple(self)) >= 0
+            self.enqueued + self.received == self.delivered + self.executed + self.dead
+            + self.handed + self.pending_messages + self.pending_updates
+            + self.outgoing_messages + self.outgoing_updates and min(_astuple(self)) >= 0
         )  # fmt: skip
 
 
@@ -276,6 +303,7 @@ class EnqueueMessage(ConcernsKey, Write, frozen=True, tag="enqueue_message"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_sent: ClassVar = True
 
     key: Key
     value: Payload
@@ -292,6 +320,7 @@ class EnqueueUpdate(Write, frozen=True, tag="enqueue_update"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_sent: ClassVar = True
 
     request: UpdateRequest
     due: TimestampNumber = 0
@@ -472,7 +501,11 @@ class ListInboxes(ConcernsSpan, Read, frozen=True, tag="list_inboxes"):
 
 
 class ListDeadLetters(ConcernsStore, Read, frozen=True, tag="list_dead_letters"):
-    """A request for a page of dead letters, oldest first: those whose ids come after ``after``."""
+    """A request for a page of dead letters, oldest first: those after the one named ``after``.
+
+    Dead letters of several ranges are in the order of the ids of their messages and updates, then
+    of their ranges: ``after`` may name one of another range.
+    """
 
     answer: ClassVar = list[StoredDeadLetter]
     since: ClassVar = 1
@@ -571,26 +604,30 @@ class NoteAttempts(ConcernsKey, Maintenance, frozen=True, tag="note_attempts"):
     holder: bytes
 
 
-class ReplayDeadLetters(AlwaysLong, ConcernsStore, Write, frozen=True, tag="replay_dead_letters"):
+class ReplayDeadLetters(
+    AlwaysLong, ConcernsRangesOfIds, Write, frozen=True, tag="replay_dead_letters"
+):
     """A request to put dead letters back into their outbox; the answer is how many it found."""
 
     answer: ClassVar = int
     since: ClassVar = 1
 
-    ids: list[bytes]
+    ids: list[LetterId]
 
 
-class DiscardDeadLetters(AlwaysLong, ConcernsStore, Write, frozen=True, tag="discard_dead_letters"):
+class DiscardDeadLetters(
+    AlwaysLong, ConcernsRangesOfIds, Write, frozen=True, tag="discard_dead_letters"
+):
     """A request to discard dead letters for good; the answer is how many it found."""
 
     answer: ClassVar = int
     since: ClassVar = 1
     frees_room: ClassVar = True
 
-    ids: list[bytes]
+    ids: list[LetterId]
 
 
-class CancelScheduled(ConcernsStore, Write, frozen=True, tag="cancel_scheduled"):
+class CancelScheduled(ConcernsRangesOfIds, Write, frozen=True, tag="cancel_scheduled"):
     """A request to cancel messages and updates that wait in their outbox.
 
     The answer is how many it found.

@@ -341,14 +341,14 @@ def _reaped(scope: ScanScope) -> Iterator[Found]:
 def _outbox(scope: ScanScope) -> Iterator[Found]:
     """Iterate over both outboxes, messages first, due or not."""
     for raw, stored in scope.of_range(keys.DELIVERABLE, keys.EXECUTABLE):
-        id_, kind = raw[10:], raw[9:10]
+        range_id, kind, place = raw[1:9], raw[9:10], raw[11:]
         entry = (stored, b"") if kind == keys.DELIVERABLE else (b"", stored)
-        yield raw, (id_ + kind, *entry)
+        yield raw, (range_id + place + kind, *entry)
 
 
 def _dead_letters(scope: ScanScope) -> Iterator[Found]:
     for raw, stored in scope.of_range(keys.DEAD_LETTER, keys.DEAD_LETTER):
-        yield raw, (raw[10:], stored)
+        yield raw, (raw[1:9] + raw[10:], stored)
 
 
 def _accounting(scope: ScanScope) -> Iterator[Found]:

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
 from postroom.messaging.attempts import AttemptNotes, Attempts
 from postroom.messaging.counters import Conservation
 from postroom.messaging.due import earliest
+from postroom.messaging.handover.receiving import HandedOver
 from postroom.messaging.images import check_image
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_reads import Peeks, check_inbox
@@ -56,6 +56,7 @@ class Messaging:
         is_general_only: whether all proposals are made in the general way.
 
     Attributes:
+        departures: the wake-up that a commit has added outgoing entries, if somebody waits for it.
         restoring: the restore of the range, if there may be one: it decides under each lease
             whether the range serves.
         deliver_sent, execute_deferred, rider, hear: see ``Companion``.
@@ -82,9 +83,10 @@ class Messaging:
         self._deliveries = deliveries
         self._executions = executions
         self._reading = environment.reading
+        self.departures: CommitWakeUp | None = None
         self.restoring: Restoring | None = None
         self.conservation = Conservation(range_id)
-        self.outboxes = Outboxes(range_id, self.conservation, environment.by_wall)
+        self.outboxes = Outboxes(range_id, self.conservation, environment.by_wall, replica.bounds)
         self.inboxes = Inboxes(self._wake, replica.holders, replica.bounds)
         self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
         self.attempts = AttemptNotes(
@@ -101,7 +103,7 @@ class Messaging:
                 range_id,
                 replica.usual_parts,
                 self.conservation,
-                self.outboxes.deliverable,
+                self.outboxes,
                 self.inboxes,
                 self.queues,
             )
@@ -114,10 +116,8 @@ class Messaging:
     ) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
-        delivery = Delivery(range_id, outboxes.deliverable, self.inboxes, self._wake)
-        execution = Execution(
-            outboxes.executable, self.dead_letters, registry.writes, self._wake, bounds
-        )
+        delivery = Delivery(outboxes.deliverable, self.inboxes, self._wake)
+        execution = Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake)
         attempts = Attempts(
             self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
             lambda: self.attempts.since,
@@ -125,10 +125,11 @@ class Messaging:
         staged, peeks = StagedRecords(range_id), Peeks(check_age)
         evaluators = (
             outboxes, self.inboxes, peeks, self.dead_letters,
-            Schedule(outboxes, self._wake, self._let_go), attempts, self.attempts,
+            Schedule(range_id, outboxes, self._wake, self._let_go), attempts, self.attempts,
             self.conservation, self.queues,
             RecordScans(range_id, check_age, environment.reader, peeks.peek_then),
             delivery, execution,
+            HandedOver(range_id, bounds, outboxes, delivery, execution, self._wake),
             staged, StagedBatches(staged, self.dead_letters, registry.writes, bounds),
             Sweeping(staged),
             BulkLoads(range_id),
@@ -155,6 +156,10 @@ class Messaging:
         if executable.has_stored:
             executable.has_stored = False
             ctx.after.append(self._executions.set)
+        if deliverable.outgoing.has_stored or executable.outgoing.has_stored:
+            deliverable.outgoing.has_stored = executable.outgoing.has_stored = False
+            if self.departures is not None:
+                ctx.after.append(self.departures.set)
 
     # --- a keeper
 
@@ -162,10 +167,10 @@ class Messaging:
         """Begin afresh from what is stored, under a new lease."""
         if self.restoring is not None:
             self.restoring.restart(stored)  # first: it tells whether what is stored is whole
-        self.outboxes.restart()
+        self.conservation.restart(stored)
+        self.outboxes.restart(stored)
         self.inboxes.forget()
         self.attempts.restart()
-        self.conservation.restart(stored)
         self.queues.restart(stored, is_whole=self._registry.is_whole)
 
     def end_lease(self) -> None:
@@ -205,7 +210,7 @@ class Messaging:
     def _let_go(self, ctx: Evaluation, id_: bytes, message: Deliverable | None) -> None:
         """Let a message that leaves the outbox for good no longer hold up its inbox."""
         if message is not None and message.trial is not None:
-            self.inboxes.let_go(ctx, message.key, id_[:8] + keys.u64(self._range_id) + id_[8:])
+            self.inboxes.let_go(ctx, message.key, id_)
 
     def first_due(self, stored: Reader) -> int:
         """Return when the services have something to do, before they are started.

@@ -2,7 +2,7 @@
 
 ::
 
-    outbox   due commit ordinal ─── listed in the order of due, both outboxes together
+    outbox   due id ─── listed in the order of due, both outboxes together
                     │
                     ├── its time comes ──▶ delivered, or executed; failed for good ─▶ dead letter
                     └── cancelled ───────▶ gone; counted as dead, discarded and cancelled
@@ -10,8 +10,12 @@
 A cancellation is a write like any other: it deletes the entry and counts it in one write set. If a
 cancellation and a delivery come at the same time, one of them happens, and the answer says which.
 An entry that has left its outbox cannot be cancelled, nor can a ``DeleteRange`` that has begun to
-delete. The name of an entry is due time, commit timestamp, ordinal and outbox, in that order: it
-says where its entry is. The name ends when the entry moves on.
+delete. The name of an entry is range, due time, id and outbox, in that order: it says where its
+entry is. The name ends when the entry moves on. A dead letter is named by its range and the id of
+its message or update. A request that names something of another range finds nothing here.
+
+The lists of several ranges can be merged. Entries that are alike but for their ranges are in the
+order of these, so the name of any entry tells every range where to go on.
 
 Nothing is dropped silently. A request that can never succeed (an increment of something that is no
 integer) becomes a dead letter, in the same write that takes it out of its outbox. A dead letter can
@@ -56,6 +60,7 @@ from postroom.messaging.requests import (
     SchedulePage,
     StoredDeadLetter,
 )
+from postroom.ranges.contract import RANGE_ID_BYTES
 from postroom.ranges.evaluation import Evaluation, View, check_size
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import DeleteRange
@@ -73,7 +78,7 @@ _log: Final = logging.getLogger("postroom.dead_letters")
 
 
 class DeadLetters:
-    """The dead letters of one range, under the id (commit timestamp, ordinal) of their entry."""
+    """The dead letters of one range, under the id of their message or update."""
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class DeadLetters:
         let_go: Callable[[Evaluation, bytes, Deliverable | None], None],
     ) -> None:
         self._let_go = let_go
+        self._range = keys.u64(range_id)
         self._prefix = keys.dead_letter_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._outboxes = outboxes
@@ -135,12 +141,15 @@ class DeadLetters:
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         found: list[StoredDeadLetter] = []
         size = 0
-        for key, stored in view.iterate(self._prefix + request.after + b"\x00", self._end):
+        of_range, id_ = request.after[:RANGE_ID_BYTES], request.after[RANGE_ID_BYTES:]
+        first = self._prefix + id_ + (b"" if self._range > of_range else b"\x00")
+        for key, stored in view.iterate(first, self._end):
             size += len(stored)
             if len(found) >= letters_max or (found and size > bytes_max):
                 found[-1:] = [msgspec.structs.replace(each, more=True) for each in found[-1:]]
                 break
-            found.append(StoredDeadLetter(key[len(self._prefix) :], _records.decode(stored)))
+            name = self._range + key[len(self._prefix) :]
+            found.append(StoredDeadLetter(name, _records.decode(stored)))
         view.steps += len(found)
         return found
 
@@ -178,14 +187,16 @@ class DeadLetters:
         self, ctx: Evaluation, ids: list[bytes]
     ) -> Iterator[tuple[bytes, DeadLetterRecord] | None]:
         """Take out the dead letters ``ids``; yield `None` for each that is not there."""
-        for id_ in ids:
+        for name in ids:
             ctx.steps += 1
-            stored = ctx.get(self._prefix + id_)
+            id_ = name[RANGE_ID_BYTES:]
+            key = self._prefix + id_
+            stored = ctx.get(key) if name[:RANGE_ID_BYTES] == self._range else None
             if stored is None:
                 yield None
                 continue
-            ctx.writes[self._prefix + id_] = None
-            ctx.grow(len(self._prefix) + len(id_))
+            ctx.writes[key] = None
+            ctx.grow(len(key))
             yield id_, _records.decode(stored)
 
 
@@ -194,11 +205,13 @@ class Schedule:
 
     def __init__(
         self,
+        range_id: int,
         outboxes: Outboxes,
         wake: Callable[[list[object]], None],
         let_go: Callable[[Evaluation, bytes, Deliverable | None], None],
     ) -> None:
         self._let_go = let_go
+        self._range = keys.u64(range_id)
         self._outboxes: dict[bytes, Outbox] = {
             keys.DELIVERABLE: outboxes.deliverable,
             keys.EXECUTABLE: outboxes.executable,
@@ -236,12 +249,22 @@ class Schedule:
     def _from(self, view: View, after: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over names and stored entries after the one of that name, without those due."""
         both = []
+        of_range, key, of_kind = after[:RANGE_ID_BYTES], after[RANGE_ID_BYTES:-1], after[-1:]
         for kind, outbox in self._outboxes.items():
-            # If two entries are alike but for their outbox, that of the lesser kind is first.
-            cursor = outbox.cursor_of(outbox.prefix + after[:-1]) if after else b""
-            entries = outbox.waiting_after(view, cursor, view.now, included=kind > after[-1:])
-            both.append(_placed(outbox, kind, entries))
+            # Entries that are alike but for outbox and range are in the order of these.
+            cursor = outbox.cursor_of(outbox.prefix + key) if after else b""
+            included = (kind, self._range) > (of_kind, of_range)
+            entries = outbox.waiting_after(view, cursor, view.now, included=included)
+            both.append(self._placed(outbox, kind, entries))
         return ((name, stored) for _, name, stored in heapq.merge(*both))
+
+    def _placed(
+        self, outbox: Outbox, kind: bytes, entries: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Iterate over the cursors of entries, their names, and their stored forms."""
+        start = len(outbox.prefix)
+        for key, stored in entries:
+            yield outbox.cursor_of(key) + kind, self._range + key[start:] + kind, stored
 
     def cancel(self, ctx: Evaluation, request: CancelScheduled) -> Generator[None, None, int]:
         """Evaluate ``CancelScheduled``, over several turns if there are many."""
@@ -251,9 +274,9 @@ class Schedule:
             if ctx.is_used_up():
                 yield
             outbox = self._outboxes.get(name[-1:])
-            if outbox is None:
+            if outbox is None or name[:RANGE_ID_BYTES] != self._range:
                 continue
-            key = outbox.prefix + name[:-1]
+            key = outbox.prefix + name[RANGE_ID_BYTES:-1]
             stored = ctx.get(key)
             if stored is None:
                 continue
@@ -264,21 +287,12 @@ class Schedule:
             ctx.grow(2 * len(key))
             ctx.count(outbox.pending, -1)
             if isinstance(entry, Deliverable):
-                self._let_go(ctx, name[8:-1], entry)
+                self._let_go(ctx, outbox.id_of(key), entry)
             for counter in ("dead", "discarded", "cancelled"):
                 ctx.count(counter)
             cancelled += 1
         ctx.after.append(self._quiet)
         return cancelled
-
-
-def _placed(
-    outbox: Outbox, kind: bytes, entries: Iterator[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Iterate over the cursors of entries, their names, and their stored forms."""
-    start = len(outbox.prefix)
-    for key, stored in entries:
-        yield outbox.cursor_of(key) + kind, key[start:] + kind, stored
 
 
 def _is_within(entry: Deliverable | Executable, start: bytes, end: bytes | None) -> bool:
@@ -297,9 +311,9 @@ def reviving_queue_message(queue: str, id_: str | bytes) -> str:
     return f"postroom queue replay{dashes} {shlex.quote(queue)} {shlex.quote(id_)}"
 
 
-def reviving_letter(letter_id: str) -> str:
-    """Return the command that revives a dead letter of an inbox."""
-    return f"postroom dead-letters --replay {letter_id}"
+def reviving_letter(message_id: str) -> str:
+    """Return the command that revives a message of an inbox that is dead."""
+    return f"postroom dead-letters --replay {message_id}"
 
 
 class DeathLog:

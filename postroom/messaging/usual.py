@@ -49,7 +49,7 @@ from postroom.messaging.claims import Claims
 from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import read_mail, stored_mail
-from postroom.messaging.outbox import ENTRY_BYTES, Outbox, Parcel
+from postroom.messaging.outbox import ENTRY_BYTES, Outboxes, Parcel
 from postroom.messaging.queues import records
 from postroom.messaging.queues.manager import Note, note_ready
 from postroom.messaging.queues.places import held_together
@@ -96,7 +96,7 @@ class UsualEvaluator:
         range_id: the id of the range.
         parts: the parts of the replica.
         conservation: the counters.
-        outbox: the outbox of messages.
+        outboxes: the outboxes.
         inboxes: the inboxes.
         queues: the queues, which may add to proposals.
     """
@@ -106,7 +106,7 @@ class UsualEvaluator:
         range_id: int,
         parts: UsualParts,
         conservation: Conservation,
-        outbox: Outbox,
+        outboxes: Outboxes,
         inboxes: Inboxes,
         queues: RangeQueues,
     ) -> None:
@@ -114,7 +114,8 @@ class UsualEvaluator:
         self._sender = keys.u64(range_id)
         self._parts = parts
         self._conservation = conservation
-        self._outbox = outbox
+        self._outbox = outboxes.deliverable
+        self._outboxes = outboxes
         self._claims = inboxes.claims
         self._arrived = inboxes.arrived
         self._queues = queues
@@ -139,7 +140,9 @@ class UsualEvaluator:
         timestamp = parts.clock.coming(REQUESTS_AT_ONCE)
         if not timestamp:
             return None
-        batch = UsualBatch(parts, self._claims, self._queues, last_commit)
+        batch = UsualBatch(parts, self._claims, self._queues, last_commit, self._sender)
+        if self._outbox.outgoing.may_go_out():
+            batch.outboxes = self._outboxes
         try:
             batch.commit_all(calls, taken, timestamp, share)
             if batch.notes or self._queues.is_wanted or not share.is_all:
@@ -159,7 +162,7 @@ class UsualEvaluator:
                 self._parts.cache, batch.last_commit
             ):
                 raise _Unusual
-            batch.deliver(self._sender)
+            batch.deliver()
             batch.after.append(partial(self._arrived, batch.first))
         if deferred:
             if applied.pending_updates:
@@ -200,21 +203,27 @@ class UsualBatch:
         latest: the numbers of the newest transactions, by client.
         first: the least id of the messages that arrive, by inbox.
         reaped: the ids of the messages that are reaped, by inbox.
+        outboxes: the outboxes, if something may have to leave the range.
     """
 
     proposal: Proposal | Batch
 
     __slots__ = (
-        "_cache", "_claims", "_parts", "_queues", "_results", "_stamp",
+        "_cache", "_claims", "_parts", "_queues", "_results", "_sender", "_stamp",
         "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
-        "messages_reaped", "moved", "notes", "proposal", "reaped", "scratch", "sent",
+        "messages_reaped", "moved", "notes", "outboxes", "proposal", "reaped", "scratch", "sent",
         "staged", "steps",
     )  # fmt: skip
 
     def __init__(
-        self, parts: UsualParts, claims: Claims, queues: RangeQueues, last_commit: int
+        self,
+        parts: UsualParts,
+        claims: Claims,
+        queues: RangeQueues,
+        last_commit: int,
+        sender: bytes,
     ) -> None:
-        self._parts = parts
+        self._parts, self._sender = parts, sender
         self._queues = queues
         self._cache = parts.cache.look_up
         self._claims = claims
@@ -231,6 +240,7 @@ class UsualBatch:
         self.first: dict[bytes, bytes] = {}
         self.reaped: dict[bytes, list[bytes]] = {}
         self.bytes = self.moved = self.steps = self.messages_reaped = 0
+        self.outboxes: Outboxes | None = None
 
     def get(self, key: bytes, /) -> bytes | None:
         """Return the value of an engine key, as the calls before have left it."""
@@ -394,11 +404,14 @@ class UsualBatch:
     def _enqueue_message(
         self, request: CommitTransaction[Any], write: EnqueueMessage, ordinal: int
     ) -> None:
-        if write.due:
+        outboxes = self.outboxes
+        if write.due or (
+            outboxes is not None and outboxes.deliverable.outgoing.goes_out(write.key)
+        ):
             raise _Unusual
         if write.headers is not None:
             self.bytes += self._checked_headers(write)
-        id_ = self._stamp + ordinal.to_bytes(4, "big")
+        id_ = self._stamp + self._sender + ordinal.to_bytes(4, "big")
         self.sent.append((0, id_, write, request.transaction_id, request.anchor))
         self.steps += 1
         self.bytes += len(write.value) + len(write.key) + ENTRY_BYTES
@@ -417,10 +430,13 @@ class UsualBatch:
     def _enqueue_update(
         self, request: CommitTransaction[Any], write: EnqueueUpdate, ordinal: int
     ) -> None:
-        if write.due or type(write.request) is not Increment:
+        outboxes, update = self.outboxes, write.request
+        if write.due or type(update) is not Increment:
             raise _Unusual
-        id_ = self._stamp + ordinal.to_bytes(4, "big")
-        self.deferred.append((0, id_, write.request, request.transaction_id, request.anchor))
+        if outboxes is not None and outboxes.executable.outgoing.update_goes_out(update):
+            raise _Unusual
+        id_ = self._stamp + self._sender + ordinal.to_bytes(4, "big")
+        self.deferred.append((0, id_, update, request.transaction_id, request.anchor))
         self.steps += 1
         self.bytes += ENTRY_BYTES
 
@@ -509,7 +525,7 @@ class UsualBatch:
 
     # --- delivery and execution
 
-    def deliver(self, sender: bytes) -> None:
+    def deliver(self) -> None:
         """Put the messages into their inboxes, as :class:`.Delivery` and :class:`.Inboxes` do."""
         sent, staged, now = self.sent, self.staged, self._timestamp
         if len(sent) > max(limits.TURN_STEPS_MAX // 2, 1) or (
@@ -519,7 +535,7 @@ class UsualBatch:
         arrivals: dict[bytes, list[tuple[bytes, bytes]]] = {}
         for _, id_, write, _, _ in sent:
             stored = _encode((now, write.value, write.headers))
-            arrived, key = (id_[:8] + sender + id_[8:], stored), write.key
+            arrived, key = (id_, stored), write.key
             if key in arrivals:
                 arrivals[key].append(arrived)
             else:
@@ -578,7 +594,9 @@ class UsualBatch:
             applied.enqueued + sent + executed, applied.delivered + sent,
             applied.executed + executed, applied.pending_messages, applied.pending_updates,
             applied.dead, applied.discarded,
-            applied.reaped + self.messages_reaped, applied.cancelled,
+            applied.reaped + self.messages_reaped, applied.cancelled, applied.received,
+            applied.handed, applied.outgoing_messages, applied.outgoing_updates,
+            applied.outgoing_bytes,
         )  # fmt: skip
         if not after.conserved():
             raise _Unusual

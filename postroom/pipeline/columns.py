@@ -248,16 +248,16 @@ _ENTRY: Final[dict[str, Getter]] = {
 }
 _OUTBOX: Final[dict[str, Getter]] = {
     **_ENTRY,
-    "due": lambda record: times.shown(_time_in(record.id)),
-    "due_time": lambda record: times.shown(_time_in(record.id)),
-    "sent_at": lambda record: _time_in(record.id[8:]),
-    "sent_time": lambda record: _time_in(record.id[8:]),
+    "due": lambda record: times.shown(_time_in(record.id[8:])),
+    "due_time": lambda record: times.shown(_time_in(record.id[8:])),
+    "sent_at": lambda record: _time_in(record.id[16:]),
+    "sent_time": lambda record: _time_in(record.id[16:]),
 }
 _LETTERS: Final[dict[str, Getter]] = {
     **_ENTRY,
     "reason": lambda record: record.record.reason,
-    "sent_at": lambda record: _time_in(record.id),
-    "sent_time": lambda record: _time_in(record.id),
+    "sent_at": lambda record: _time_in(record.id[8:]),
+    "sent_time": lambda record: _time_in(record.id[8:]),
 }
 
 

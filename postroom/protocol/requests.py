@@ -37,6 +37,7 @@ import msgspec
 from postroom.errors import VersionMismatch
 from postroom.messaging import bulk_requests as bulk_messages
 from postroom.messaging import requests as messages
+from postroom.messaging.handover import requests as handovers
 from postroom.messaging.ingest import requests as ingests
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
@@ -55,6 +56,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     nodes,
     messages,
     bulk_messages,
+    handovers,
     ingests,
     queues,
     queue_queries,

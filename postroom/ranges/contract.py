@@ -11,11 +11,13 @@ its class, its evaluator, its call and its test (CONTRIBUTING.md shows it).
              ├─ Command      evaluated into a proposal of its own accord
              └─ Maintenance  a command of the node's own services; no client may send it
 
-The method :meth:`Request.concerns` tells the keys and spans that a request concerns, or a
-:class:`Scope`. The mixins ``ConcernsKey``, ``ConcernsSpan``, ``ConcernsStore``, ``ConcernsRoot``,
-``ConcernsRange`` and ``ConcernsNode`` tell it for the usual cases. A router needs nothing else::
+The method :meth:`Request.concerns` tells the keys and spans that a request concerns, or the ids of
+ranges, or a :class:`Scope`. The mixins ``ConcernsKey``, ``ConcernsSpan``, ``ConcernsStore``,
+``ConcernsRoot``, ``ConcernsRange``, ``ConcernsRangesOfIds`` and ``ConcernsNode`` tell it for the
+usual cases. A router needs nothing else::
 
     KeySet ────▶ the ranges that own the keys, and those that own a part of the spans
+    RangeIds ──▶ the ranges with these ids; each is sent what is its own
     WHOLE_STORE ▶ every range; the answers are merged
     ROOT ──────▶ the one range that contains the records of which the store has one each
     RANGE ─────▶ the range whose service has made the request
@@ -36,6 +38,7 @@ import msgspec
 
 from postroom.errors import Invalid
 
+RANGE_ID_BYTES: Final = 8
 UNTIL_IT_HAPPENS: Final = math.inf
 """The ``wait_seconds_max`` of a request that waits at a node for as long as its client wants."""
 
@@ -91,7 +94,13 @@ ROOT_ID: Final = 1
 """The id of the root, the range to which ``Scope.ROOT`` leads."""
 
 
-Concern: TypeAlias = KeySet | Scope
+class RangeIds(NamedTuple):
+    """The ids of the ranges in which records lie that belong to no key, like dead letters."""
+
+    ids: tuple[int, ...]
+
+
+Concern: TypeAlias = KeySet | RangeIds | Scope
 """The part of the store that a request concerns."""
 
 
@@ -129,7 +138,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     steps: ClassVar[int] = 0
 
     def concerns(self) -> Concern:
-        """Return what it concerns: keys and spans, or a scope."""
+        """Return what it concerns: keys and spans, ranges, or a scope."""
         raise NotImplementedError(type(self).__name__)
 
     def participants(self) -> Iterator[Concern]:
@@ -160,15 +169,18 @@ class Write(Request, frozen=True):
 
     Attributes:
         only_checks: whether it writes nothing, and only fails if something has changed.
+        is_sent: whether it takes effect after the commit, in whatever range its keys lie. These
+            ranges have no part in the transaction.
     """
 
     role: ClassVar[Role | None] = Role.WRITE
     only_checks: ClassVar[bool] = False
+    is_sent: ClassVar[bool] = False
 
     def anchor(self) -> bytes:
         """Return the key beside which the COMMIT record of its transaction lies, if it is first."""
         concern = self.concerns()
-        if isinstance(concern, Scope):
+        if not isinstance(concern, KeySet):
             return b""
         return concern.keys[0] if concern.keys else concern.spans[0][0]
 
@@ -261,6 +273,22 @@ class ConcernsStore:
     def concerns(self) -> Concern:
         """Return the scope."""
         return Scope.WHOLE_STORE
+
+
+class ConcernsRangesOfIds:
+    """A request about records of no key, whose ids begin with those of their ranges."""
+
+    __slots__ = ()
+
+    @property
+    def ids(self) -> list[bytes]:
+        """Return the ids of the records."""
+        raise NotImplementedError
+
+    def concerns(self) -> Concern:
+        """Return the ranges."""
+        found = {id_[:RANGE_ID_BYTES] for id_ in self.ids}
+        return RangeIds(tuple(sorted(int.from_bytes(each, "big") for each in found)))
 
 
 class ConcernsRoot:

@@ -495,11 +495,12 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
         return KeySet((self.anchor,))
 
     def participants(self) -> Iterator[Concern]:
-        """Yield everything that it reads or writes."""
+        """Yield everything that it reads or writes, but not where its messages go."""
         yield self.concerns()
         yield KeySet(tuple(self.reads), tuple(self.spans))
         for write in self.writes:
-            yield write.concerns()
+            if not write.is_sent:
+                yield write.concerns()
 
     def contained(self) -> Iterator[Request]:
         """Yield the request, and its writes."""

@@ -329,9 +329,9 @@ class Hostile:
             lambda: EnqueueMessage(self.key(), self.value(), self.headers(), self.moment()),
             lambda: EnqueueUpdate(self.update(), self.random.choice([0, 0, self.moment()])),
             lambda: ReapMessages(self.key(), self.ids(20)),
-            lambda: ReplayDeadLetters(self.ids(12)),
-            lambda: DiscardDeadLetters(self.ids(12)),
-            lambda: CancelScheduled([id_ + b"\x01" for id_ in self.ids(20)]),
+            lambda: ReplayDeadLetters(self.ids(28)),
+            lambda: DiscardDeadLetters(self.ids(28)),
+            lambda: CancelScheduled([id_ + b"\x01" for id_ in self.ids(36)]),
             lambda: CheckInbox(self.key(), self.random.choice([None, 0, 1]), tuple(self.ids(20))),
         ])()  # fmt: skip
 

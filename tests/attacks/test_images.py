@@ -81,7 +81,7 @@ def test_chunks_of_any_size(target: Target, administrator: Attacker) -> None:
     "name",
     [
         keys.inbox_prefix(b"a") + bytes(20),
-        keys.RANGE + keys.EXECUTABLE + bytes(20),
+        keys.RANGE + keys.EXECUTABLE + keys.WAITING + bytes(28),
         keys.RANGE + keys.QUEUES + keys.u32(1) + keys.DONE + bytes(8),
         keys.RANGE + keys.STAGING + keys.STAGED_CHUNK + bytes(44),
         keys.DATA + b"\x00\x01" + keys.QUEUE_BODY + bytes(4) + b"\x00\x01",

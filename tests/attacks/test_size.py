@@ -73,13 +73,13 @@ def _store_directly(target: Target, kind: bytes, entry: object, pending: str) ->
     """Store an entry in an outbox that requests with limits cannot store."""
     engine, place = target.store.engine, keys.record_key(ROOT_ID, APPLIED_RECORD)
     now = keys.u64(target.store.node.clock.now())
-    prefix = keys.outbox_prefix(ROOT_ID, kind)
+    prefix = keys.outbox_prefix(ROOT_ID, kind, keys.WAITING)
     applied, counters = read_applied(engine, ROOT_ID), read_counters(engine, ROOT_ID)
     changed = {"enqueued": counters.enqueued + 1, pending: getattr(counters, pending) + 1}
     counters = msgspec.structs.replace(counters, **changed)
     engine.write(
         {
-            prefix + now + now + keys.u32(1): msgspec.msgpack.encode(entry),
+            prefix + now + now + keys.u64(RANGE_ID) + keys.u32(1): msgspec.msgpack.encode(entry),
             place: encode_applied(
                 msgspec.structs.replace(applied, sums=msgspec.msgpack.encode(counters))
             ),
@@ -265,7 +265,7 @@ def test_replaying_and_reaping_by_name_count_what_they_move(
         assert (
             attacker.failure(attacker.commit(ReapMessages(b"k", ids)))[0] == "TransactionTooLarge"
         )
-    unknown = [b"%016d" % number for number in range(100_000)]
+    unknown = [b"%028d" % number for number in range(100_000)]
     assert attacker.result(attacker.commit(ReplayDeadLetters(unknown)))[1] == [0]
     target.check_turns()
     target.check_alive()

@@ -234,7 +234,7 @@ def test_wrong_arguments(
 
 def test_a_name_of_no_outbox_is_nothing_to_cancel(store: Store) -> None:
     send(store.db, b"a", b"m")
-    assert store.db.cancel(["ff" * 21, "00" * 21, "01" * 21]) == 0
+    assert store.db.cancel(["ff" * 37, "00" * 37, "01" * 37]) == 0
     assert len(store.db.scheduled()) == 1
 
 

@@ -98,13 +98,22 @@ class _Step:
         yield
 
 
-class _Notice(_WakeUp):
+class Notice(_WakeUp):
+    """A wake-up for which a service waits until it is stepped again."""
+
     async def wait(self, timeout_seconds: float) -> None:
         await _Step()
 
 
 class OneRange:
-    """The replica, its clocks and its group. Also its host."""
+    """The replica, its clocks and its group. Also its host.
+
+    Args:
+        is_general_only: whether all proposals are made in the general way.
+        engine: its engine, which may have records already.
+        range_id: the id of the range.
+        beside: the range whose clock this one shares.
+    """
 
     lease_seconds = LEASE_SECONDS
     values_bytes = Budget().values_bytes
@@ -115,15 +124,20 @@ class OneRange:
         is_general_only: bool | None = None,
         engine: MemoryEngine | None = None,
         range_id: int = RANGE_ID,
+        beside: OneRange | None = None,
     ) -> None:
         if is_general_only is None:
             is_general_only = NodeOptions().is_general_only
         self._service: Coroutine[None, None, None] | None = None
+        self._beside = beside
         self.seconds = 0.0
         self.engine = engine or MemoryEngine(MemoryDisk())
-        clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
+        if beside is None:
+            clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
+        else:
+            clock = beside.clock
         self.clock = clock
-        self.replica = replica = Replica(range_id, 1, self.engine, clock, self, _Notice())
+        self.replica = replica = Replica(range_id, 1, self.engine, clock, self, Notice())
         environment = QueueEnvironment(
             bounds=replica.bounds,
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
@@ -134,8 +148,9 @@ class OneRange:
             rouse=lambda: None,
         )  # fmt: skip
         self.messaging = messaging = Messaging(
-            replica, _WakeUp(), _WakeUp(), _Notice(), environment, is_general_only=is_general_only
-        )
+            replica, _WakeUp(), _WakeUp(), Notice(), environment,
+            is_general_only=is_general_only,
+        )  # fmt: skip
         self._attempts = messaging.attempts
         self.group = ScriptedGroup(self.replica, self.engine)
         self.replica.group = self.group  # type: ignore[assignment]
@@ -171,6 +186,11 @@ class OneRange:
         self.group.end(outcome)
         self.settle()
 
+    def close(self) -> None:
+        """End the service of the range."""
+        if self._service is not None:
+            self._service.close()
+
     def settle(self) -> None:
         """Take turns until there is nothing to do; the script tells when held work goes on."""
         self.replica.release_expired()
@@ -185,7 +205,8 @@ class OneRange:
                 if not self.replica.wants_turn():
                     return
 
-    async def _upkeep(self, request: Any) -> Any:
+    async def upkeep(self, request: Any) -> Any:
+        """Send a request of a service."""
         asked = Asked(request, urgent=False)
         self.replica.submit(asked)
         while not asked.answers:
@@ -198,7 +219,7 @@ class OneRange:
     # --- a host
 
     def monotonic(self) -> float:
-        return self.seconds
+        return self.seconds if self._beside is None else self._beside.monotonic()
 
     def may_rest(self) -> bool:
         return False
@@ -207,7 +228,7 @@ class OneRange:
         """Run the service on the leaseholder."""
         if self._service is not None:
             self._service.close()
-        self._service = self._attempts.run(self._upkeep, 5.0) if serves else None
+        self._service = self._attempts.run(self.upkeep, 5.0) if serves else None
 
     def wake(self, *, urgent: bool) -> None:
         """Do nothing: the script settles anyway."""

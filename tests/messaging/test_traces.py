@@ -170,7 +170,7 @@ class Trace:
         self._range.lead()
 
     def _outbox(self, which: str) -> str:
-        prefix = keys.outbox_prefix(1, getattr(keys, which.upper()))
+        prefix = keys.outbox_prefix(1, getattr(keys, which.upper()), keys.WAITING)
         entries = self._range.engine.iterate(prefix, keys.after_prefix(prefix))
         due = [_seconds(int.from_bytes(key[len(prefix) :][:8], "big")) for key, _ in entries]
         return f"due at {' '.join(due)}" if due else "empty"

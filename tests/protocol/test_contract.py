@@ -14,7 +14,15 @@ import pytest
 from postroom.messaging.bulk_requests import ScanRecords
 from postroom.messaging.ingest.requests import AbortStaged
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
-from postroom.messaging.requests import CheckInbox, EnqueueUpdate, ListScheduled
+from postroom.messaging.requests import (
+    CancelScheduled,
+    CheckInbox,
+    DiscardDeadLetters,
+    EnqueueMessage,
+    EnqueueUpdate,
+    ListScheduled,
+    ReplayDeadLetters,
+)
 from postroom.protocol.requests import REQUESTS, Requests, name_of, weight_of
 from postroom.ranges.contract import (
     ROOT_ID,
@@ -24,6 +32,7 @@ from postroom.ranges.contract import (
     ConcernsKey,
     KeySet,
     Maintenance,
+    RangeIds,
     Read,
     Request,
     Role,
@@ -221,6 +230,9 @@ def test_a_request_concerns_the_keys_in_its_fields(kind: type[Request]) -> None:
         assert set(keys.spans) == set(concern.spans)
         assert set(concern.keys) <= set(bytes_in(request)), "a key that it does not have"
         assert concern != KeySet()
+    elif isinstance(concern, RangeIds):
+        assert keys == KeySet()
+        assert concern.ids
     else:
         assert keys == KeySet()
 
@@ -260,11 +272,25 @@ def test_a_queue_message_concerns_the_place_of_its_id_unless_that_is_its_key(
     assert together.concerns() == KeySet((b"id",))
 
 
+def test_the_id_of_a_dead_letter_or_a_scheduled_entry_tells_its_range() -> None:
+    letters = [number.to_bytes(8, "big") + bytes(20) for number in (7, 3, 7)]
+    for kind in (ReplayDeadLetters, DiscardDeadLetters):
+        assert kind(letters).concerns() == RangeIds((3, 7))
+    entries = [id_ + bytes(9) for id_ in letters]
+    assert CancelScheduled(entries[:1]).concerns() == RangeIds((7,))
+
+
 def test_entries_of_no_key_lie_anywhere() -> None:
     assert ScanRecords("outbox", b"a", b"b", 1).concerns() is Scope.WHOLE_STORE
     assert ScanRecords("inbox", b"a", b"b", 1).concerns() == KeySet(spans=((b"a", b"b"),))
     of_a_sink = AbortStaged(b"", 1, bytes(24), b"sink")
     assert of_a_sink.concerns() is Scope.WHOLE_STORE
+
+
+def test_the_recipients_of_messages_have_no_part_in_their_transaction() -> None:
+    writes = [Put(b"a", b""), EnqueueMessage(b"b", b""), EnqueueUpdate(Delete(b"c"))]
+    commit = CommitTransaction(bytes(16), 1, 1.0, 0, b"a", [], [], writes)
+    assert together(commit.participants()) == KeySet((b"a", b"a"))
 
 
 @every_write
@@ -314,6 +340,8 @@ def destinations(request: Request) -> set[int | str]:
             return {0}
         case Scope.WHOLE_STORE:
             return set(range(len(STARTS)))
+        case RangeIds(ids):
+            return set(ids)
         case KeySet(keys, spans):
             found: set[int | str] = {bisect_right(STARTS, key) - 1 for key in keys}
             for start, end in spans:

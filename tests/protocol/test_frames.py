@@ -69,6 +69,7 @@ TIMES = st.integers(0, 2**64 - 1)
 COUNTS = st.integers(0, 2**40)
 IDS = st.binary(min_size=16, max_size=16)
 MESSAGE_IDS = st.binary(min_size=20, max_size=20)
+LETTER_IDS = st.binary(min_size=28, max_size=28)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 HEADERS = (
     st.none()
@@ -90,8 +91,8 @@ WRITES = st.one_of(
     st.builds(EnqueueMessage, KEYS, KEYS, HEADERS, TIMES),
     st.builds(EnqueueUpdate, UPDATES, TIMES),
     st.builds(ReapMessages, KEYS, st.lists(MESSAGE_IDS)),
-    st.builds(ReplayDeadLetters, st.lists(KEYS)),
-    st.builds(DiscardDeadLetters, st.lists(KEYS)),
+    st.builds(ReplayDeadLetters, st.lists(LETTER_IDS)),
+    st.builds(DiscardDeadLetters, st.lists(LETTER_IDS)),
     st.builds(KeepPosition, st.text(min_size=1, max_size=128), TIMES, st.floats(0, 7 * 86_400)),
 )
 SECONDS = st.floats(0, 60)

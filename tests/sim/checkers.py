@@ -99,10 +99,12 @@ def _number(stored: bytes | None) -> int:
 
 def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
     kind, rest = raw[9:10], raw[10:]
+    if kind in {keys.DELIVERABLE, keys.EXECUTABLE}:
+        require(rest[:1] == keys.WAITING, "a range without neighbours has an outgoing entry")
     if kind == keys.DELIVERABLE:
-        content.messages[rest[8:]] = rest[:8], _decode(stored, type=Deliverable).key
+        content.messages[rest[9:]] = rest[1:9], _decode(stored, type=Deliverable).key
     elif kind == keys.EXECUTABLE:
-        content.updates[rest[8:]] = rest[:8]
+        content.updates[rest[9:]] = rest[1:9]
     elif kind == keys.DEAD_LETTER:
         record = _decode(stored, type=DeadLetterRecord)
         (content.dead_updates if record.update else content.dead_messages).append(rest)
@@ -141,12 +143,12 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
         content.must_be_listed.append(raw)
     elif suffix == keys.INBOX:
         require(rest[8:16] == _SENDER, f"a message to {key!r} has no sender")
-        content.inboxes[key][rest[:8] + rest[16:]] = _decode(stored, type=Delivered)
+        content.inboxes[key][rest] = _decode(stored, type=Delivered)
     elif suffix == keys.REAPED:
         content.must_be_listed.append(raw)
         for id_, message in _decode(stored, type=list[tuple[bytes, bytes]]):
             receipt = _decode(message, type=Delivered)
-            content.reaped[key].append((keys.complement(rest[:8]), id_[:8] + id_[16:], receipt))
+            content.reaped[key].append((keys.complement(rest[:8]), id_, receipt))
     elif suffix == keys.HOLD_UP:
         content.holds[key].append(rest)
     elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE}:
@@ -197,19 +199,11 @@ def check_index(content: Content) -> None:
     found = {}
     for key in {*content.inboxes, *content.holds}:
         inbox = content.inboxes.get(key, {})
-        holds = [id_ for id_ in content.holds.get(key, ()) if _short(id_) in content.messages]
-        oldest, held = _long(min(inbox)) if inbox else b"", min(holds, default=b"")
+        holds = [id_ for id_ in content.holds.get(key, ()) if id_ in content.messages]
+        oldest, held = min(inbox, default=b""), min(holds, default=b"")
         if inbox or held:
             found[key] = InboxIndexEntry(len(inbox), oldest, held)
     require(content.mail == found, f"the index says {content.mail}, the inboxes hold {found}")
-
-
-def _short(id_: bytes) -> bytes:
-    return id_[:8] + id_[16:]
-
-
-def _long(id_: bytes) -> bytes:
-    return id_[:8] + _SENDER + id_[8:]
 
 
 def check_once(content: Content) -> None:

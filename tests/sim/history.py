@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from postroom.errors import CommitUnknown, Unavailable
-from postroom.kv import versions
+from postroom.kv import keys, versions
 from postroom.messaging.requests import (
     BuryMessages,
     CancelScheduled,
@@ -48,6 +48,7 @@ from postroom.ranges.requests import (
     Scan,
     ScanChanges,
 )
+from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import Content, require
 from tests.sim.mail_history import MailHistory
 
@@ -193,7 +194,7 @@ class History:
         The workload knows what became of messages that a client tried to cancel.
         """
         self._cancelled = {
-            id_[8:20]
+            id_[16:36]
             for attempt in self.attempts.values()
             for write in attempt.request.writes
             if isinstance(write, CancelScheduled)
@@ -245,11 +246,11 @@ class History:
             if type(write).__name__.startswith("Enqueue"):
                 ordinal += 1
                 if isinstance(write, EnqueueMessage):
-                    id_ = stamp + ordinal.to_bytes(4, "big")
+                    id_ = stamp + keys.u64(RANGE_ID) + ordinal.to_bytes(4, "big")
                     there = id_ in self._cancelled or _has_message(content, write.key, id_)
                     require(there, f"{name} did not send")
             elif isinstance(write, ReapMessages):
-                gone = {(id_[:8] + id_[16:]) for id_ in write.ids}
+                gone = set(write.ids)
                 inbox = content.inboxes.get(write.key, {})
                 taken = {id_ for when, id_, _ in content.reaped[write.key] if when == stamp}
                 taken -= _tried(request, write.key)
@@ -321,7 +322,7 @@ def _has_message(content: Content, key: bytes, id_: bytes) -> bool:
 def _tried(request: CommitTransaction, key: bytes) -> set[bytes]:
     """Return the messages of an inbox that a transaction has postponed or buried."""
     return {
-        id_[:8] + id_[16:]
+        id_
         for write in request.writes
         if isinstance(write, PostponeMessages | BuryMessages) and write.key == key
         for id_, _ in write.tries

@@ -94,15 +94,10 @@ def _delivered_to(content: Content, key: bytes) -> list[_Message]:
     return sorted(waiting + reaped, key=lambda message: message.id)
 
 
-def _short(id_: bytes) -> bytes:
-    """Return an id without the range of its sender."""
-    return id_[:8] + id_[16:]
-
-
 def _check_peek(everything: list[_Message], request: Peek, told: Peeked) -> None:
     at = told.timestamp
     require(request.timestamp in (0, at), f"{request} was answered as of {at}")
-    first = b"" if request.after is None else _short(request.after) + b"\x00"
+    first = b"" if request.after is None else request.after + b"\x00"
     then = [
         message
         for message in everything
@@ -110,7 +105,7 @@ def _check_peek(everything: list[_Message], request: Peek, told: Peeked) -> None
         and message.content.delivered_at <= at
         and (not message.reaped_at or message.reaped_at > at)
     ]
-    found = [(_short(id_), _delivered.decode(stored)) for id_, stored in told.messages]
+    found = [(id_, _delivered.decode(stored)) for id_, stored in told.messages]
     wanted = [(message.id, message.content) for message in then[: len(found)]]
     what = f"{request} at {at} found {_named(found)}; there was {_named(then)}"
     require(found == wanted, what)
@@ -134,7 +129,7 @@ def _check_reap(
     }
     for id_, stored in result.messages:
         told = _delivered.decode(stored)
-        message = by_id.get((_short(id_), told.delivered_at))
+        message = by_id.get((id_, told.delivered_at))
         if message is None:
             collected = told.delivered_at <= content.collected
             require(collected, f"{request} was handed {id_.hex()}, which was not there: {told}")

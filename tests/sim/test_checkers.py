@@ -23,8 +23,8 @@ from tests.sim import checkers, disks
 from tests.sim.checkers import Broken
 from tests.sim.cluster.embedded import EmbeddedStore
 
-_DELIVERABLE = keys.outbox_prefix(ROOT_ID, keys.DELIVERABLE)
-_EXECUTABLE = keys.outbox_prefix(ROOT_ID, keys.EXECUTABLE)
+_DELIVERABLE = keys.outbox_prefix(ROOT_ID, keys.DELIVERABLE, keys.WAITING)
+_EXECUTABLE = keys.outbox_prefix(ROOT_ID, keys.EXECUTABLE, keys.WAITING)
 _DEAD = keys.dead_letter_prefix(ROOT_ID)
 _GARBAGE = keys.garbage_prefix(ROOT_ID)
 _COUNTERS = keys.record_key(ROOT_ID, APPLIED_RECORD)
@@ -151,9 +151,8 @@ def _inbox_entries(disk: Disk) -> list[bytes]:
 
 def a_delivered_message_is_on_its_way_too(disk: Disk) -> None:
     id_ = _inbox_entries(disk)[0][-20:]
-    stamp, ordinal = id_[:8], id_[16:]
     (entry, *_) = disk.under(_DELIVERABLE)
-    disk.pairs[_DELIVERABLE + stamp + stamp + ordinal] = disk.pairs[entry]
+    disk.pairs[_DELIVERABLE + id_[:8] + id_] = disk.pairs[entry]
 
 
 def a_dead_update_still_waits(disk: Disk) -> None:
@@ -186,7 +185,7 @@ def a_message_was_overtaken(disk: Disk) -> None:
     """Change a message that was due at once, after later ones have arrived."""
     entry = disk.under(_DELIVERABLE)[0]
     first = _inbox_entries(disk)[0]
-    id_ = keys.u64(int.from_bytes(first[-20:-12], "big") - 1) + (1).to_bytes(4, "big")
+    id_ = keys.u64(int.from_bytes(first[-20:-12], "big") - 1) + first[-12:]
     stored = disk.pairs.pop(entry).replace(b"later", b"inbox")
     disk.pairs[_DELIVERABLE + id_[:8] + id_] = stored
 

@@ -82,10 +82,6 @@ def _id(moment: int) -> bytes:
     return keys.u64(moment - 1) + SENDER + (1).to_bytes(4, "big")
 
 
-def _short(id_: bytes) -> bytes:
-    return id_[:8] + id_[16:]
-
-
 def replayed(events: list[Happened], until: int) -> Then:
     then = Then()
     for what, key, value in events[:until]:
@@ -118,10 +114,10 @@ def left_by(events: list[Happened], collected: int) -> Content:
             case "take":
                 delivered = msgspec.msgpack.decode(came.pop(key), type=Delivered)
                 if moment > collected:
-                    content.reaped[INBOX].append((stamp, _short(key), delivered))
+                    content.reaped[INBOX].append((stamp, key, delivered))
     for id_, stored in came.items():
         delivered = msgspec.msgpack.decode(stored, type=Delivered)
-        content.inboxes[INBOX][_short(id_)] = delivered
+        content.inboxes[INBOX][id_] = delivered
     for stored_versions in content.versions.values():
         seen = [each[1:9] <= keys.u64(collected) for each in stored_versions]
         if True in seen:  # the newest of those that may go stays, unless it is a deletion

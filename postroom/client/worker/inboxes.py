@@ -208,7 +208,7 @@ class Mail:
     def _failure(self, message: Message, error: Exception, outcome: Outcome) -> Failure:
         attempt, most = max(message.attempts, 0) + 1, self._task.options.max_attempts
         dead = outcome.dead or (most is not None and attempt >= most)
-        revive = f"to revive it: {reviving_letter(message.letter_id)}"
+        revive = f"to revive it: {reviving_letter(message.id)}"
         name = f"message {message.id} of {message.key!r}"
         return Failure(message, name, attempt, error, revive if dead else "")
 

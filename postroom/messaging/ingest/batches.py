@@ -46,6 +46,7 @@ from typing import Any, Final
 import msgspec
 
 from postroom.errors import Error, Invalid, shorten
+from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.messaging.ingest.machine import (
     TRANSITIONS,
@@ -264,7 +265,7 @@ class StagedBatches:
             ):
                 raise
             entry = Executable(request, ctx.transaction_id, ctx.source)
-            id_ = ctx.stamp + ctx.next_ordinal()
+            id_ = ctx.stamp + keys.u64(ctx.range_id) + ctx.next_ordinal()
             self.dead_letters.bury(ctx, id_, entry, f"{type(error).__name__}: {error}")
             # Counters are conserved: a dead row counts as sent, like a deferred update.
             ctx.count("enqueued")

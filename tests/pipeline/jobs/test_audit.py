@@ -137,10 +137,10 @@ def _damage_range(beneath: Damage, expected: Expected) -> None:
         ("messages_in_inboxes", "all ranges", b"", "", there, there + 1),
         ("dead_letters", "range 1", b"", "", 2, 1),
     }
-    (update,) = beneath.span(keys.outbox_prefix(RANGE, keys.EXECUTABLE))
+    (update,) = beneath.span(keys.outbox_prefix(RANGE, keys.EXECUTABLE, keys.WAITING))
     beneath.put(update[0], None)
     expected.add(("pending_updates", "range 1", b"", "", 1, 0))
-    message = beneath.span(keys.outbox_prefix(RANGE, keys.DELIVERABLE))[0]
+    message = beneath.span(keys.outbox_prefix(RANGE, keys.DELIVERABLE, keys.WAITING))[0]
     beneath.put(message[0][:-1] + b"\xff", message[1])
     expected.add(("pending_messages", "range 1", b"", "", 2, 3))
 

@@ -1,0 +1,1 @@
+"""Messages and updates for other ranges: exactly once, in order, without a transaction."""

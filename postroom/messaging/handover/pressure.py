@@ -1,0 +1,30 @@
+"""The limit of what is on its way to other ranges, so that no outbox grows without end.
+
+A range that cannot be reached takes nothing, and its senders keep everything for it. Beyond the
+limit a commit that would add to that is refused. Entries that are scheduled still become outgoing
+when they are due: their transactions have happened.
+"""
+
+from __future__ import annotations
+
+from postroom import limits
+from postroom.errors import OutboxFull
+from postroom.messaging.requests import Counters
+
+
+def check_room(applied: Counters) -> None:
+    """Check that one more entry may join those that are outgoing.
+
+    Args:
+        applied: the counters of the sending range.
+
+    Raises:
+        OutboxFull: too much is on its way already.
+    """
+    number, size = applied.outgoing, applied.outgoing_bytes
+    if number < limits.OUTGOING_MAX and size < limits.OUTGOING_BYTES_MAX:
+        return
+    raise OutboxFull(
+        f"{number} messages and updates ({size} bytes) are on their way to other ranges, and no "
+        "more may join them; nothing happened: try again later"
+    )

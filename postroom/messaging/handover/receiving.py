@@ -1,0 +1,113 @@
+"""The evaluators of both ends of a channel: a batch is taken once, and what is taken is deleted.
+
+::
+
+    all entries above the marks of their keys   taken: inboxes, or updates, and the marks: one write
+    all entries at or below them                known: it has been taken before
+    some of them                                refused: the sender leaves out what is known
+
+Each of the three is answered with the marks, which always tell what came out of a batch. It may be
+lost, doubled, delayed, or sent again by a deposed leaseholder of the sender.
+
+The sender deletes exactly the entries whose positions are covered by marks that it was told. It
+needs no memory: what it does not know to be taken it sends again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from postroom.errors import Invalid, Unavailable
+from postroom.messaging.handover import marks
+from postroom.messaging.handover.marks import Marks, mark_of
+from postroom.messaging.handover.outgoing import key_of
+from postroom.messaging.handover.positions import WHEN_BYTES, id_in
+from postroom.messaging.handover.requests import DropHandedOver, HandOver
+from postroom.messaging.moving import Delivery, Execution
+from postroom.messaging.outbox import QUIET, Outboxes
+from postroom.messaging.requests import Deliverable, Executable
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.ports import Registry
+
+
+class HandedOver:
+    """The entries that ranges hand over to each other, on the side of one range.
+
+    Args:
+        range_id: the id of the range.
+        bounds: the bounds of the range.
+        outboxes: its outboxes.
+        delivery: the delivery into its inboxes.
+        execution: the execution of updates.
+        wake: a function that answers the requests that wait for tokens.
+    """
+
+    def __init__(
+        self,
+        range_id: int,
+        bounds: Bounds,
+        outboxes: Outboxes,
+        delivery: Delivery,
+        execution: Execution,
+        wake: Callable[[list[object]], None],
+    ) -> None:
+        self._range_id = range_id
+        self._bounds = bounds
+        self._outboxes = outboxes
+        self._delivery = delivery
+        self._execution = execution
+        self._wake = wake
+
+    def register(self, registry: Registry) -> None:
+        """Register the evaluators."""
+        registry.commands[HandOver] = self.hand_over
+        registry.commands[DropHandedOver] = self.drop
+
+    def hand_over(self, ctx: Evaluation, request: HandOver) -> Marks:
+        """Evaluate ``HandOver``.
+
+        Raises:
+            WrongRange: some of its span belongs to another range.
+            Unavailable: it comes from the future of this range's clock.
+            Invalid: it is no batch.
+        """
+        start, end = request.start, request.end
+        self._bounds.check(request)
+        entries: Sequence[tuple[bytes, Deliverable | Executable]]
+        entries = request.updates if request.channel.has_updates else request.messages
+        _check_batch(entries, start, end)
+        if entries and entries[-1][0][:WHEN_BYTES] >= ctx.stamp:
+            raise Unavailable("the clock of the sending range is ahead; nothing was taken")
+        record = marks.record_key(self._range_id, request.channel)
+        known = marks.decode(ctx.get(record))
+        ctx.steps += len(entries)
+        new = sum(position > mark_of(known, key_of(entry)) for position, entry in entries)
+        if entries and new == len(entries):
+            known = marks.raised(known, start, end, entries[-1][0])
+            ctx.writes[record] = stored = marks.encode(known)
+            ctx.grow(len(record) + len(stored))
+            if request.channel.has_updates:
+                self._execution.receive(ctx, [(id_in(at), each) for at, each in request.updates])
+            else:
+                self._delivery.receive(ctx, [(id_in(at), each) for at, each in request.messages])
+        return marks.within(known, start, end)
+
+    def drop(self, ctx: Evaluation, request: DropHandedOver) -> int:
+        """Evaluate ``DropHandedOver``."""
+        outboxes = self._outboxes
+        outbox = outboxes.executable if request.are_updates else outboxes.deliverable
+        ctx.after.append(lambda: self._wake([QUIET]))
+        return outbox.outgoing.drop(ctx, request.positions)
+
+
+def _check_batch(
+    entries: Sequence[tuple[bytes, Deliverable | Executable]], start: bytes, end: bytes | None
+) -> None:
+    if not all(before < after for (before, _), (after, _) in pairwise(entries)):
+        raise Invalid("the positions of a batch do not rise; nothing was taken")
+    for _, entry in entries:
+        key = key_of(entry)
+        if key < start or (end is not None and key >= end):
+            raise Invalid("a batch has an entry whose key is not in its span; nothing was taken")
