@@ -79,7 +79,7 @@ def _store_directly(target: Target, kind: bytes, entry: object, pending: str) ->
     counters = msgspec.structs.replace(counters, **changed)
     engine.write(
         {
-            prefix + now + now + keys.u64(RANGE_ID) + keys.u32(1): msgspec.msgpack.encode(entry),
+            prefix + now + now + keys.u64(ROOT_ID) + keys.u32(1): msgspec.msgpack.encode(entry),
             place: encode_applied(
                 msgspec.structs.replace(applied, sums=msgspec.msgpack.encode(counters))
             ),

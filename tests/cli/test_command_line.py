@@ -215,6 +215,14 @@ def test_dead_letters(shell: Shell) -> None:
 
     shell.lines("dead-letters", "--discard", first["id"])
     shell.lines("delete", "count")
+    without_its_range = second["id"][16:]
+    shell.lines("dead-letters", "--replay", without_its_range)
+    assert shell.lines("get", "--hex", b"count".hex()) == ["0000000000000001"]
+    shell.lines("delete", "count")
+    bury_two_letters(shell.path)
+    first, second = shell.records("dead-letters")
+    shell.lines("dead-letters", "--discard", first["id"][16:])
+    shell.lines("delete", "count")
     assert [record["id"] for record in shell.records("dead-letters")] == [second["id"]]
     shell.lines("dead-letters", "--replay", "all")
     assert shell.lines("dead-letters") == []
@@ -246,7 +254,7 @@ def test_a_budget_of_memory_is_given_as_a_size(
     "command",
     [["get", "k"], ["delete", "k"], ["scan"], ["peek", "k"], ["reap", "k"], ["inboxes"],
      ["dead-letters"], ["status"], ["watch", "k"], ["accounting", "k"], ["scheduled"],
-     ["cancel", "00" * 21]],
+     ["cancel", "00" * 37]],
 )  # fmt: skip
 def test_a_mistyped_path_makes_no_store(shell: Shell, command: list[str]) -> None:
     assert failed_with(shell(*command), 1, "no store", str(shell.path))

@@ -34,6 +34,7 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
 )
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.requests import (
     Committed,
     CommittedChanges,
@@ -48,7 +49,6 @@ from postroom.ranges.requests import (
     Scan,
     ScanChanges,
 )
-from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import Content, require
 from tests.sim.mail_history import MailHistory
 
@@ -246,7 +246,7 @@ class History:
             if type(write).__name__.startswith("Enqueue"):
                 ordinal += 1
                 if isinstance(write, EnqueueMessage):
-                    id_ = stamp + keys.u64(RANGE_ID) + ordinal.to_bytes(4, "big")
+                    id_ = stamp + keys.u64(ROOT_ID) + ordinal.to_bytes(4, "big")
                     there = id_ in self._cancelled or _has_message(content, write.key, id_)
                     require(there, f"{name} did not send")
             elif isinstance(write, ReapMessages):

@@ -150,7 +150,7 @@ def test_a_message_of_an_inbox_that_dies_is_a_line_with_its_command(
     worker.run_until_idle()
     (line,) = texts(lines, "is dead after 2 attempts")
     (letter,) = store.db.dead_letters()
-    assert line.endswith(f"to revive it: postroom dead-letters --replay {letter.id}")
+    assert line.endswith(f"to revive it: postroom dead-letters --replay {letter.id[16:]}")
 
 
 IDS: list[str | bytes] = ["i", "order 17", "--all", "it's; $HOME", b"\xff", "a\n\x1b[2J"]

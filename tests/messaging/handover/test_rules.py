@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from postroom import limits
 from postroom.errors import Invalid, OutboxFull, Unavailable
 from postroom.kv import keys
+from postroom.messaging import due as times
 from postroom.messaging.handover import outgoing, sending
 from postroom.messaging.handover.channels import LANES, Channel, lane_of
 from postroom.messaging.handover.marks import MarkedSpan
@@ -199,6 +200,37 @@ def test_an_entry_that_is_deleted_twice_is_counted_once(ranges: Ranges) -> None:
     assert outcome(first, DropHandedOver(False, (position, position))) == 1
     assert outcome(first, DropHandedOver(False, (position,))) == 0
     assert first.counters().handed == 1
+
+
+def test_a_batch_takes_one_log_entry_at_each_end(ranges: Ranges) -> None:
+    first, second = ranges.members
+    ranges.send(first, *([THERE] * limits.HANDED_OVER_MAX))
+    before = [member.store.group._index for member in ranges.members]
+    first.step()
+    deliver_all(ranges)
+    first.step()
+    assert second.counters().received == first.counters().handed == limits.HANDED_OVER_MAX
+    after = [member.store.group._index for member in ranges.members]
+    assert [index - was for index, was in zip(after, before, strict=True)] == [1, 1]
+
+
+def test_lists_go_on_after_an_entry_of_another_range(ranges: Ranges) -> None:
+    first, _ = ranges.members
+    ranges.commit(first, Put(HERE, b"text"))
+    for milliseconds in (0, 0, 1000, 1000):
+        due = times.after(milliseconds) if milliseconds else 0
+        ranges.commit(first, EnqueueUpdate(Increment(HERE), due))
+    lists: list[Callable[[bytes], list[bytes]]] = [
+        lambda after: [each.id for each in outcome(first, ListDeadLetters(9, 1 << 20, after))],
+        lambda after: [
+            each.id for each in outcome(first, ListScheduled(b"", None, 9, 1 << 20, after)).entries
+        ],
+    ]
+    for listed in lists:
+        one, other = listed(b"")
+        assert listed(one) == [other]
+        assert listed(keys.u64(0) + one[8:]) == [one, other]
+        assert listed(keys.u64(9) + one[8:]) == [other]
 
 
 # --- keys that have come to the sender ------------------------------------------------------------
