@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Coroutine, Generator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
 
-from postroom.client.remote.calls import RemoteCall
-from postroom.client.remote.router import Router
+from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded

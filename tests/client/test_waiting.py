@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from postroom.client.remote.router import Router
+from postroom.client.routing.router import Router
 from postroom.errors import TransactionConflict, TransactionExpired
 from postroom.kv.engine import WriteSet
 from postroom.messaging.claims import Arrival

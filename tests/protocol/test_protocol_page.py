@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from postroom.client.remote.router import Router
+from postroom.client.routing.router import Router
 from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage
 from postroom.protocol import frames, streams

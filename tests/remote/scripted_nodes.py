@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
-from postroom.client.remote.calls import RemoteCall
-from postroom.client.remote.router import Router
+from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.router import Router
 from postroom.errors import (
     Unavailable,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.client.remote import link as module
-from postroom.client.remote.link import SILENT_SECONDS, TRANSITIONS, Link, LinkEvent, LinkState
+from postroom.client.routing import links as module
+from postroom.client.routing.links import SILENT_SECONDS, TRANSITIONS, Link, LinkEvent, LinkState
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError
 from postroom.ranges.requests import Get

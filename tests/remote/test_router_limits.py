@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.client.remote import router as routers
-from postroom.client.remote.link import COMPANY_SECONDS
+from postroom.client.routing import router as routers
+from postroom.client.routing.links import COMPANY_SECONDS
 from postroom.errors import (
     Invalid,
     TransactionTooLarge,

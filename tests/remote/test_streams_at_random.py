@@ -16,7 +16,7 @@ import pytest
 from postroom import limits
 from postroom.client.remote import connection
 from postroom.client.remote.connection import Streams
-from postroom.client.remote.router import Router
+from postroom.client.routing.router import Router
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import (

@@ -6,7 +6,7 @@ import random  # noqa: TID251 (seeded)
 from typing import Any
 
 from postroom.client.remote.nodes import _Asking
-from postroom.client.remote.search import in_words
+from postroom.client.routing.search import in_words
 from postroom.protocol import frames
 
 

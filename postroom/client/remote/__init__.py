@@ -1,1 +1,1 @@
-"""A store reached over the network: the wire, the router, and its shell on asyncio."""
+"""A store reached over the network: streams, certificates, and the senders around a router."""

@@ -25,8 +25,8 @@ from postroom.client.remote.native import (
     offering_native,
     why_not_connected,
 )
-from postroom.client.remote.search import HungUp
 from postroom.client.remote.tls_files import TLS, check_tls, has_expired
+from postroom.client.routing.search import HungUp
 from postroom.errors import AccessDenied, Invalid, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX
@@ -35,7 +35,7 @@ from postroom.protocol.failures import WireError
 from postroom.protocol.streams import DENIED, TALK, Opening
 
 if TYPE_CHECKING:
-    from postroom.client.remote.router import Router
+    from postroom.client.routing.router import Router
 
 CLOSED_SECONDS: Final = 2.0
 
@@ -66,7 +66,7 @@ def check_token(token: str | None) -> None:
 
 
 class Streams:
-    """The router's port (:class:`postroom.client.remote.calls.Port`) on asyncio.
+    """The router's port (:class:`postroom.client.routing.calls.Port`) on asyncio.
 
     Args:
         tls: the files for TLS; ``None``: without TLS.

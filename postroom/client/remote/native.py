@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from postroom.client.remote.search import HungUp
+from postroom.client.routing.search import HungUp
 from postroom.errors import Error, Unavailable, VersionMismatch
 from postroom.protocol.failures import WireError
 from postroom.protocol.streams import (

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.client.remote.connection import Streams
-from postroom.client.remote.search import in_words
 from postroom.client.remote.sender import AsyncioSender
 from postroom.client.remote.tls_files import TLS
+from postroom.client.routing.search import in_words
 from postroom.client.sender import Sender
 from postroom.client.values import (
     NodeInfo,

@@ -23,10 +23,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroom.client.blocking import Sleep, run_blocking
-from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import Streams
-from postroom.client.remote.router import Router
 from postroom.client.remote.tls_files import TLS
+from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks

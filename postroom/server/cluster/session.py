@@ -22,13 +22,13 @@ when it has ended. Frames left then do not count any more, and the shell gives t
 
 A session ends with its stream, or when its client has been silent while it waits for something or
 holds something. A client that lives then says something every second, also while its application is
-busy (:mod:`postroom.client.remote.link`). Its waiting requests are withdrawn, and its protections
+busy (:mod:`postroom.client.routing.links`). Its waiting requests are withdrawn, and its protections
 released. The locks and claims of its transactions are released when it has been silent for five
 seconds, whether the stream has ended or not. A client that was only cut off, and comes back in
 time, keeps them (:mod:`.sessions`). The id of a transaction tells its client.
 
 A client's new stream ends its old one on this node before it is welcomed. No frame of the old one
-is evaluated after one of the new one (:mod:`postroom.client.remote.router` relies on that).
+is evaluated after one of the new one (:mod:`postroom.client.routing.router` relies on that).
 
 No frame is trusted to be well-formed, in time or of sane size. A bad one ends the stream with a
 reason, and does nothing else.

@@ -9,7 +9,7 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.client.remote.calls import RemoteCall
+from postroom.client.routing.calls import RemoteCall
 from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, EnqueueInQueue
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call

@@ -13,8 +13,8 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.client.remote import link
 from postroom.client.remote.nodes import remove_node, survey
+from postroom.client.routing import links
 from postroom.errors import Invalid
 from postroom.kv.engine import Budget
 from postroom.ranges.nodes import AdmitNode
@@ -282,7 +282,7 @@ def test_clients_are_told_who_joins(
     tmp_path: Path, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without asking: who is busy never looks up."""
-    monkeypatch.setattr(link, "IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(links, "IDLE_SECONDS", 3600.0)
     first, second, _ = addresses
 
     async def main() -> None:

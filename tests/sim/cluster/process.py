@@ -20,8 +20,8 @@ from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Final
 
-from postroom.client.remote.calls import RemoteCall
-from postroom.client.remote.router import Router
+from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Unavailable
 from postroom.protocol.failures import DeadlineExceeded

@@ -14,8 +14,8 @@ import pytest
 
 import postroom
 from postroom import limits
-from postroom.client.remote.calls import RemoteCall
-from postroom.client.remote.router import Router
+from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.router import Router
 from postroom.errors import CommitUnknown, TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds

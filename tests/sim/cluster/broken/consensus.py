@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from postroom.client.remote import link
+from postroom.client.routing import links
 from postroom.kv.engine import WriteSet
 from postroom.raft import group as raft_group
 from postroom.raft.election import Elections
@@ -192,7 +192,7 @@ def leads_unanswered() -> Patch:
 
 def waits_for_the_silent() -> Patch:
     """Let a client stay with a node that is silent."""
-    return link, "SILENT_SECONDS", 1e9
+    return links, "SILENT_SECONDS", 1e9
 
 
 def _with_sequence(lease: RangeLease, sequence: int) -> RangeLease:

@@ -24,7 +24,7 @@ from postroom.ranges.requests import ReleaseLocks, Unprotect
 
 
 class CallLink(Protocol):
-    """The parts of a link (:mod:`.link`) that concern the calls on it.
+    """The parts of a link (:mod:`.links`) that concern the calls on it.
 
     Attributes:
         number: the number of the link.
@@ -53,7 +53,7 @@ class RemoteCall:
         deadline: on the monotonic clock; infinite for a request that waits at a node.
         waits: whether it may wait at a node for long.
         has_company: whether it is a commit for which others may wait, to leave together
-            (:mod:`.link`).
+            (:mod:`.links`).
         is_commit: whether it is safe to send it twice, and its caller must be told the outcome.
         crowds: whether it is the commit of a transaction that has locked nothing. It may wait for
             the locks of others, so the number of these that are under way is bounded.

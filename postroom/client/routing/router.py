@@ -7,7 +7,8 @@
                 └────────────┘   (again, until its deadline)
 
 The code is plain and synchronous, without a network, a loop or a clock of its own. A shell
-(:mod:`.connection`) or a simulation moves its frames and calls :meth:`Router.tick`.
+(:mod:`postroom.client.remote.connection`) or a simulation moves its frames and calls
+:meth:`Router.tick`.
 
 :mod:`.search` finds out who leads. Requests go only to a node that says that it leads.
 
@@ -33,18 +34,12 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.client.remote.calls import HeardClock, Port, RemoteCall
-from postroom.client.remote.holdings import Holdings, HoldingsUpkeep
-from postroom.client.remote.link import COMPANY_SECONDS, Link
-from postroom.client.remote.search import Addresses, Search
-from postroom.client.remote.tries import (
-    FailedTries,
-    Outcomes,
-    PendingCalls,
-    RetryTimes,
-    client_closed,
-    too_many_waits,
-)
+from postroom.client.routing.calls import HeardClock, Port, RemoteCall
+from postroom.client.routing.holdings import Holdings, HoldingsUpkeep
+from postroom.client.routing.links import COMPANY_SECONDS, Link
+from postroom.client.routing.outcomes import Outcomes, client_closed, too_many_waits
+from postroom.client.routing.search import Addresses, Search
+from postroom.client.routing.tries import FailedTries, PendingCalls, RetryTimes
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue

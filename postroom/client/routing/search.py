@@ -24,8 +24,8 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from postroom.client.remote.calls import Port
-from postroom.client.remote.link import Link
+from postroom.client.routing.calls import Port
+from postroom.client.routing.links import Link
 from postroom.errors import AccessDenied, Unavailable, VersionMismatch
 from postroom.protocol.frames import Welcome
 

@@ -1,6 +1,6 @@
 """The things that the leaseholder holds in memory for this client, as far as the client knows.
 
-While there are any, the router sends something every second (:mod:`.link`). Otherwise the
+While there are any, the router sends something every second (:mod:`.links`). Otherwise the
 leaseholder would take this client for dead, and free them. Protections end with their link, and are
 requested again; locks and claims stay for a few seconds without a link. If a transaction is neither
 committed nor rolled back, the leaseholder frees what it holds when its time is over; this module
@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.client.remote.calls import HeardClock, Port, RemoteCall, UpkeepCall
-from postroom.client.remote.link import Link
+from postroom.client.routing.calls import HeardClock, Port, RemoteCall, UpkeepCall
+from postroom.client.routing.links import Link
 from postroom.client.sender import given_back
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Claimed, ClaimQueue, Extend

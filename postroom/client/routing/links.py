@@ -32,7 +32,7 @@ from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Any, Final
 
-from postroom.client.remote.calls import RemoteCall
+from postroom.client.routing.calls import RemoteCall
 from postroom.errors import Error, Invalid, TransactionTooLarge
 from postroom.limits import FRAME_BYTES_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import WireError
