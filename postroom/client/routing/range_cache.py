@@ -1,0 +1,219 @@
+"""The range cache of a client: the descriptors of ranges that nodes have told, by their spans.
+
+::
+
+    keys    b"" ─────── f ─────── m ─────── end
+    known       range 1 │ (gap)   │ range 2
+
+It is an index and may be wrong: each range is the authority about itself. If two descriptors have a
+key in common, the one with the higher generation is right. It replaces all that it overlaps.
+Otherwise the known ones stay. A key that no known range contains lies in a *gap*; nodes
+have to be asked for it.
+
+A node that is mistaken, or lies, must not keep a client busy:
+
+* A node tells of ranges that it leads, and of others. A range that a node leads takes the place of
+  those that no leader has confirmed, whatever their generations.
+* A descriptor is *refuted* if a node that was asked for the range does not have it, and tells of
+  none later. It is forgotten, and is learned again only from a node that leads the range.
+* A node that has told several refuted descriptors is not listened to for a few times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from postroom.limits import KEY_BYTES_MAX
+from postroom.ranges.contract import KeySet
+from postroom.ranges.descriptor import RangeDescriptor
+
+CACHED_RANGES_MAX: Final = 100_000
+REFUTED_MAX: Final = 1_000
+"""The largest number of refuted descriptors that are remembered."""
+MISTAKES_MAX: Final = 3
+"""The number of refuted descriptors of a node after which it is not listened to."""
+
+
+class Piece(NamedTuple):
+    """A piece of a span: all of it lies in one range, or in a gap (``None``)."""
+
+    start: bytes
+    end: bytes | None
+    descriptor: RangeDescriptor | None
+
+
+class RangeCache:
+    """The known ranges of a store; see the module.
+
+    Attributes:
+        mistakes: the number of refuted descriptors of each node that has told any, less the times
+            that it was not listened to.
+    """
+
+    def __init__(self) -> None:
+        self.mistakes: Counter[int] = Counter()
+        self._starts: list[bytes] = []
+        self._by_start: dict[bytes, RangeDescriptor] = {}
+        self._by_id: dict[int, RangeDescriptor] = {}
+        self._tellers: dict[int, int] = {}
+        self._confirmed: set[int] = set()
+        self._refuted: dict[tuple[int, int], None] = {}
+
+    def __iter__(self) -> Iterator[RangeDescriptor]:
+        """Return the known descriptors, in the order of their keys."""
+        return (self._by_start[start] for start in self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def by_id(self, range_id: int) -> RangeDescriptor | None:
+        """Return the descriptor of a range; ``None``: it is not known."""
+        return self._by_id.get(range_id)
+
+    # --- news
+
+    def learn(
+        self, descriptors: Iterable[RangeDescriptor], teller: int, *, leads: bool = False
+    ) -> bool:
+        """Take descriptors that a node has told.
+
+        Args:
+            descriptors: the ranges.
+            teller: the node.
+            leads: whether it leads these ranges itself.
+
+        Returns:
+            Whether anything has changed.
+        """
+        told = list(descriptors)
+        if told and self.mistakes[teller] >= MISTAKES_MAX:
+            self.mistakes[teller] -= 1
+            return False
+        changes = [self._learn(each, teller, leads=leads) for each in told]
+        return any(changes)
+
+    def _learn(self, told: RangeDescriptor, teller: int, *, leads: bool) -> bool:
+        if not _is_sound(told):
+            return False
+        if not leads and (told.range_id, told.generation) in self._refuted:
+            return False
+        before = self._by_id.get(told.range_id)
+        if before == told:
+            self._confirmed |= {told.range_id} if leads else set()
+            return False
+        replaced = set(self.overlapping(told.start, told.end)) | ({before} if before else set())
+        for each in replaced:
+            may_be_wrong = leads and each.range_id not in self._confirmed
+            if told.generation <= each.generation and not may_be_wrong:
+                return False
+        for each in replaced:
+            self._remove(each)
+        if len(self) >= CACHED_RANGES_MAX:
+            self.clear()
+        insort(self._starts, told.start)
+        self._by_start[told.start] = self._by_id[told.range_id] = told
+        self._tellers[told.range_id] = teller
+        self._confirmed |= {told.range_id} if leads else set()
+        return True
+
+    def refute(self, range_id: int, generation: int) -> bool:
+        """Forget a descriptor that has turned out wrong; return whether it was known."""
+        known = self._by_id.get(range_id)
+        if known is None or known.generation != generation:
+            return False
+        self.mistakes[self._tellers[range_id]] += 1
+        self._remove(known)
+        while len(self._refuted) >= REFUTED_MAX:
+            del self._refuted[next(iter(self._refuted))]
+        self._refuted[range_id, generation] = None
+        return True
+
+    def confirm(self, range_id: int) -> None:
+        """Note that the range has answered: the node that has told of it may be believed."""
+        self.mistakes.pop(self._tellers.get(range_id, 0), None)
+
+    def clear(self) -> None:
+        """Forget all ranges."""
+        for kept in (self._starts, self._by_start, self._by_id, self._tellers, self._confirmed):
+            kept.clear()
+
+    def _remove(self, known: RangeDescriptor) -> None:
+        del self._starts[bisect_right(self._starts, known.start) - 1]
+        del self._by_start[known.start], self._by_id[known.range_id]
+        del self._tellers[known.range_id]
+        self._confirmed.discard(known.range_id)
+
+    # --- questions
+
+    def owner(self, key: bytes) -> RangeDescriptor | None:
+        """Return the range that contains a key; ``None``: the key lies in a gap."""
+        at = bisect_right(self._starts, key)
+        if not at:
+            return None
+        found = self._by_start[self._starts[at - 1]]
+        return found if found.end is None or key < found.end else None
+
+    def overlapping(self, start: bytes, end: bytes | None) -> Iterator[RangeDescriptor]:
+        """Yield the ranges that contain a part of ``[start, end)``, in the order of their keys."""
+        first = self.owner(start)
+        if first is not None and (end is None or start < end):
+            yield first
+        for at in range(bisect_right(self._starts, start), len(self._starts)):
+            if end is not None and self._starts[at] >= end:
+                return
+            yield self._by_start[self._starts[at]]
+
+    def pieces(self, start: bytes, end: bytes | None) -> Iterator[Piece]:
+        """Cut ``[start, end)`` at the bounds of ranges; yield the pieces, gaps included."""
+        at: bytes | None = start
+        for known in self.overlapping(start, end):
+            if at is not None and at < known.start:
+                yield Piece(at, known.start, None)
+            upper = _lower(known.end, end)
+            yield Piece(max(start, known.start), upper, known)
+            at = upper
+        if at is not None and (end is None or at < end):
+            yield Piece(at, end, None)
+
+    def owners(self, concern: KeySet) -> set[RangeDescriptor | None]:
+        """Return the ranges that contain a part of ``concern``; ``None`` among them: a gap."""
+        found = {self.owner(key) for key in concern.keys}
+        for start, end in concern.spans:
+            found.update(piece.descriptor for piece in self.pieces(start, end))
+        return found
+
+    def has_gap(self) -> bool:
+        """Return whether a key lies in a gap."""
+        return any(piece.descriptor is None for piece in self.pieces(b"", None))
+
+
+def _is_sound(told: RangeDescriptor) -> bool:
+    """Return whether a descriptor could be one of a range with keys."""
+    longest = max(len(told.start), len(told.end or b""))
+    return (
+        told.range_id > 0
+        and told.generation > 0
+        and longest <= KEY_BYTES_MAX
+        and (told.end is None or told.start < told.end)
+    )
+
+
+def is_whole(descriptor: RangeDescriptor) -> bool:
+    """Return whether a range contains every key."""
+    return not descriptor.start and descriptor.end is None
+
+
+def overlap(one: RangeDescriptor, other: RangeDescriptor) -> bool:
+    """Return whether two ranges have a key in common."""
+    end = _lower(one.end, other.end)
+    return end is None or max(one.start, other.start) < end
+
+
+def _lower(one: bytes | None, other: bytes | None) -> bytes | None:
+    """Return the lower of two ends of spans; ``None`` is above all."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
