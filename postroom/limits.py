@@ -267,6 +267,10 @@ FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
 """A client's frame: it holds at least the largest transaction."""
 NODES_TOLD_MAX: Final = 4096
 """The nodes that one Welcome lists."""
+RANGES_TOLD_MAX: Final = 1024
+"""The ranges that one Welcome, or one failure, lists."""
+RANGES_TOLD_BYTES_MAX: Final = 1024 * 1024
+"""The bytes of the keys in them."""
 REQUESTS_PER_FRAME_MAX: Final = 4096
 """The requests in a client's frame. A node takes them on in one turn, if it has room."""
 OPENING_BYTES_MAX: Final = 64 * 1024

@@ -66,7 +66,7 @@ WORDS_IN_PLACE = {
             "gateway/", "kv/keys", "limits", "messaging/",
         ),
     ),
-    "lane": ((), ("kv/keys", "messaging/handover/", "messaging/queues/")),
+    "lane": ((), ("client/routing/", "kv/keys", "messaging/handover/", "messaging/queues/")),
     "mark": (
         (),
         (
@@ -81,7 +81,8 @@ WORDS_IN_PLACE = {
     "part": (
         ("in_parts", "part_bytes", "part_of", "usual_parts"),
         (
-            "client/bulk", "client/images", "client/sync_parts", "kv/background", "kv/engine",
+            "client/bulk", "client/images", "client/routing/", "client/sync_parts",
+            "kv/background", "kv/engine",
             "kv/gathering", "kv/head_filter", "kv/keys", "kv/leveldb", "kv/memory", "kv/rocksdb",
             "limits", "messaging/ingest/", "messaging/usual", "pipeline/", "protocol/", "ranges/",
         ),

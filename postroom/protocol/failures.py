@@ -6,9 +6,15 @@ A failure is a name, a message, and any other content of the error. Besides the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from postroom import errors
+from postroom.limits import RANGES_TOLD_MAX
+from postroom.ranges.descriptor import RangeDescriptor
 
 Failure: TypeAlias = tuple[str, str, Any]
 """An error: its name, its message, and its other content."""
@@ -16,7 +22,13 @@ Failure: TypeAlias = tuple[str, str, Any]
 NOT_LEASEHOLDER: Final = "NotLeaseholder"
 """The name of the failure that another node leads; nothing happened.
 
-It carries that node's number and address, or nil.
+It carries that node's number and address, or nil; and the descriptor of the range, if there are
+several.
+"""
+WRONG_RANGE: Final = "WrongRange"
+"""The name of the failure that the keys are of other ranges; nothing happened.
+
+It carries the descriptors of these, as far as the node knows them.
 """
 WITHDRAWN: Final = "Withdrawn"
 """The name of the failure of a withdrawn request; nothing happened."""
@@ -97,6 +109,30 @@ def _bounds(span: Any) -> list[tuple[bytes, bytes | None]]:
 def leader_address(failure: Failure) -> str | None:
     """Return the address that ``NOT_LEASEHOLDER`` carries, or ``None``."""
     match failure[2]:
-        case [int(), str(address)]:
+        case [int(), str(address), *_] if address:
             return address
     return None
+
+
+def leaders_range(failure: Failure) -> RangeDescriptor | None:
+    """Return the descriptor that ``NOT_LEASEHOLDER`` carries, or ``None``."""
+    match failure[2]:
+        case [_, _, descriptor]:
+            return next(iter(_descriptors([descriptor])), None)
+    return None
+
+
+def ranges_of(failure: Failure) -> list[RangeDescriptor]:
+    """Return the descriptors that ``WRONG_RANGE`` carries, without malformed ones."""
+    match failure[2]:
+        case [*descriptors]:
+            return _descriptors(descriptors[:RANGES_TOLD_MAX])
+    return []
+
+
+def _descriptors(told: Iterable[Any]) -> list[RangeDescriptor]:
+    found = []
+    for each in told:
+        with suppress(msgspec.ValidationError):
+            found.append(msgspec.convert(each, RangeDescriptor))
+    return found

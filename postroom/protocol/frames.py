@@ -37,10 +37,11 @@ from typing import (
 
 import msgspec
 
-from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
+from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, RANGES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError
 from postroom.protocol.requests import REQUESTS, any_of, name_of, weight_of
 from postroom.ranges.contract import Request
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 # --- the identity of a client ---------------------------------------------------------------------
@@ -107,11 +108,13 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
         stream: the number of the stream, which rises with each of the client's. A node ends an
             older stream of a client before it welcomes a newer one, and its frames cannot come too
             late.
+        revision: the revision of requests that the client knows (:mod:`.requests`).
     """
 
     version: int
     secret: Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
     stream: Number
+    revision: Number = 1
 
     def __repr__(self) -> str:
         return f"Hello({self.version}, {self.stream})"  # without the secret
@@ -126,6 +129,8 @@ class Ask(_Frame, Generic[Asked], frozen=True, array_like=True, tag=1):
         withdrawn: numbers of requests, those of this frame included, that are not wanted any more
             unless they are answered at once. All are answered all the same.
         looks_up: whether a ``Welcome`` is wanted, with the present leader, as a sign of life.
+        ranges: the ranges that requests are for: the number of a request, and the id and the
+            generation of the range. Others go by their keys.
     """
 
     clock: TimestampNumber
@@ -134,6 +139,9 @@ class Ask(_Frame, Generic[Asked], frozen=True, array_like=True, tag=1):
     ] = []
     withdrawn: Annotated[list[Number], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)] = []
     looks_up: bool = False
+    ranges: Annotated[
+        list[tuple[Number, Number, Number]], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)
+    ] = []
 
 
 # --- from a node ----------------------------------------------------------------------------------
@@ -145,10 +153,11 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     Attributes:
         clock: the node's.
         node_id: the node that the client talks to.
-        leader: the leader, as far as this node knows; 0: none.
+        leader: the leader of the first range, as far as this node knows; 0: none.
         nodes: the number and address of each node of the cluster; none if it stands alone.
         requests_max: how many requests this stream may have unanswered, apart from waiting ones.
         revision: the revision of requests that the node knows (:mod:`.requests`).
+        leads: the ranges that the node leads.
     """
 
     version: int
@@ -158,6 +167,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     nodes: Annotated[list[tuple[int, str]], msgspec.Meta(max_length=NODES_TOLD_MAX)]
     requests_max: int
     revision: int
+    leads: Annotated[list[RangeDescriptor], msgspec.Meta(max_length=RANGES_TOLD_MAX)] = []
 
 
 class NumberedAnswer(msgspec.Struct, frozen=True, array_like=True):

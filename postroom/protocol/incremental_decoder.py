@@ -56,6 +56,8 @@ from postroom.protocol.frames import (
 )
 from postroom.protocol.requests import REQUESTS, name_of, weight_of, weight_of_element
 
+_ASK_FIELDS: Final = len(msgspec.structs.fields(Ask)) + 1
+"""Elements of an ``Ask``, its kind included."""
 _FIELDS: Final = 64
 """Fields of a request: as many as there are in any version, and more."""
 _RUN_BYTES: Final = 2 * 1024 * 1024
@@ -174,15 +176,15 @@ def _head(packed: memoryview) -> Generator[None, None, tuple[Ask[Any], memoryvie
         yield from walk.skip(count)
         requests = packed[begin : walk.at]
         parts.append(_EMPTY_LIST)
-    for _ in range(3, min(length, 5)):
+    for _ in range(3, min(length, _ASK_FIELDS)):
         begin, end = yield from walk.skip(1)
         if end - begin > limits.FRAME_STRETCH_BYTES:
-            raise WireError("not a frame of this protocol: too much is withdrawn")
+            raise WireError("not a frame of this protocol: too much beside its requests")
         parts.append(packed[begin:end])
-    yield from walk.skip(max(length - 5, 0))
+    yield from walk.skip(max(length - _ASK_FIELDS, 0))
     if walk.at != len(packed):
         raise WireError("not a frame of this protocol: something follows it")
-    ask = from_client(b"".join((array_header(min(length, 5)), *parts)))
+    ask = from_client(b"".join((array_header(min(length, _ASK_FIELDS)), *parts)))
     if type(ask) is not Ask:
         raise WireError("not a frame of this protocol: it is too long for what it is")
     return ask, requests

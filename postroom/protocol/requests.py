@@ -152,7 +152,10 @@ def not_an_answer(kind: type, error: Exception) -> WireError:
 # --- revisions ------------------------------------------------------------------------------------
 
 
-REVISION: Final = max(kind.since for kind in REQUESTS.all)
+FIRST_REVISION: Final = 1
+RANGES_REVISION: Final = 2
+"""The first revision whose clients know that a store may have several ranges."""
+REVISION: Final = max(RANGES_REVISION, *(kind.since for kind in REQUESTS.all))
 """The revision of this version: that of its newest request."""
 
 

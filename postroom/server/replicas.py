@@ -160,8 +160,8 @@ class Replicas:
         """Return the replica that answers a request.
 
         Raises:
-            WrongRange: no range of this node contains all keys.
-            Invalid: the request concerns every range, or the range of a service.
+            WrongRange: no range of this node contains all that the request concerns.
+            Invalid: the request concerns the range of a service.
         """
         concern = request.concerns()
         if isinstance(concern, KeySet):
@@ -175,11 +175,11 @@ class Replicas:
             return self._first
         if concern is Scope.ROOT and ROOT_ID in self.hosted:
             return self.by_id(ROOT_ID)
-        if concern is Scope.ROOT:
-            raise WrongRange
+        if concern is not Scope.RANGE:
+            raise self._wrong_range(KeySet(spans=((b"", None),)))
         raise Invalid(
-            f"{type(request).__name__} concerns a whole range or store, and this node has "
-            f"{len(self._replicas)} ranges; nothing was changed: name one of them"
+            f"{type(request).__name__} concerns the range of a service, and this node has "
+            f"{len(self._replicas)} ranges; nothing was changed: ask that range"
         )
 
     def _wrong_range(self, concern: KeySet) -> WrongRange:

@@ -439,7 +439,7 @@ def test_a_router_keeps_nothing_of_requests_that_were_answered() -> None:
         with store.db.begin() as tx:
             assert len(tx.reap_queue(b"k", wait=3600)) == 1
     assert router._pending.timed.entries < 30
-    assert not router._holdings
+    assert not router._lanes.holds()
     store.db.close()
 
 

@@ -221,7 +221,7 @@ def test_frames_have_a_limit() -> None:
 
 
 def test_fields_that_later_versions_add_at_the_end_are_ignored() -> None:
-    hello = frames.from_client(frames.encode((0, 1, bytes(32), 3, "something new")))
+    hello = frames.from_client(frames.encode((0, 1, bytes(32), 3, 1, "something new")))
     assert hello == frames.Hello(1, bytes(32), 3)
 
 

@@ -90,7 +90,10 @@ FRAMES = {
     "a long value later": packed(commit(EnqueueUpdate(Put(b"k", b"v" * 1_000_000)))),
     "many requests": packed(*[Get(b"%d" % n, n) for n in range(4000)], withdrawn=(5, 9)),
     "what a later version says": frames.encode(
-        (1, 7, [(1, ("get", b"k", 0, "later", [1] * 500))], (), True, "later", [2] * 500)
+        (1, 7, [(1, ("get", b"k", 0, "later", [1] * 500))], (), True, (), "later", [2] * 500)
+    ),
+    "ranges that are named": frames.encode(
+        (1, 7, [(n, Get(b"k%d" % n)) for n in range(99)], (), False, [(n, 2, n) for n in range(9)])
     ),
 }
 

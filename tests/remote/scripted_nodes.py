@@ -11,8 +11,9 @@ from postroom.errors import (
     Unavailable,
 )
 from postroom.protocol import frames
-from postroom.protocol.failures import NOT_LEASEHOLDER
+from postroom.protocol.failures import NOT_LEASEHOLDER, WRONG_RANGE
 from postroom.protocol.requests import REQUESTS, REVISION, Requests
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import (
     Committed,
     CommitTransaction,
@@ -52,6 +53,7 @@ class Stream:
         self.open = True
         self.hello: frames.Hello | None = None
         self.requests: dict[int, Any] = {}
+        self.named: dict[int, tuple[int, int]] = {}
         self.withdrawn: list[int] = []
         self.looked_up = 0
         self.frames = 0
@@ -66,6 +68,8 @@ class Stream:
                 self.hello = message
             else:
                 self.requests |= dict(message.requests)
+                for number, range_id, generation in message.ranges:
+                    self.named[number] = (range_id, generation)
                 self.withdrawn += message.withdrawn
                 self.looked_up += message.looks_up
 
@@ -80,6 +84,11 @@ class Stream:
             0, 1, self.world.clock(), node, leader, NODES, requests_max, *(revision or [REVISION])
         )
 
+    def leads(self, *ranges: RangeDescriptor, leader: int = 1) -> None:
+        """Welcome the client as the node that leads ``ranges``; ``leader`` leads the first one."""
+        node = next(node for node, address in NODES if address == self.address)
+        self.say(0, 1, self.world.clock(), node, leader, NODES, 100, REVISION, ranges)
+
     def answer(self, number: int, result: Any, *, lease: int = 1) -> None:
         del self.requests[number]
         self.say(1, self.world.clock(), lease, [(number, result)])
@@ -88,9 +97,15 @@ class Stream:
         del self.requests[number]
         self.say(1, self.world.clock(), 1, [(number, None, (name, "because", extra))])
 
-    def redirect(self, number: int, leader: int | None) -> None:
+    def redirect(self, number: int, leader: int | None, *ranges: RangeDescriptor) -> None:
+        """Refuse a request, because ``leader`` leads the only range, or that of ``ranges``."""
         address = dict(NODES).get(leader or 0)
-        self.fail(number, NOT_LEASEHOLDER, address and (leader, address))
+        extra = (leader or 0, address or "", *ranges) if address or ranges else None
+        self.fail(number, NOT_LEASEHOLDER, extra)
+
+    def misdirected(self, number: int, *ranges: RangeDescriptor) -> None:
+        """Refuse a request, because it is for one of ``ranges``."""
+        self.fail(number, WRONG_RANGE, ranges)
 
     def breaks(self) -> None:
         self.open = False

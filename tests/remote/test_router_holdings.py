@@ -243,7 +243,7 @@ def test_a_client_without_holdings_sends_no_signs_of_life(how: str) -> None:
     frames_before = stream.frames
     world.pass_time(5.0)
     assert stream.frames == frames_before
-    assert not world.router._holdings
+    assert not world.router._lanes.holds()
 
 
 def test_time_outs_of_what_was_answered_are_forgotten() -> None:

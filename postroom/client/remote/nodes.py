@@ -35,7 +35,7 @@ from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol import frames
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.frames import SECRET_BYTES
-from postroom.protocol.requests import decode_result
+from postroom.protocol.requests import REVISION, decode_result
 from postroom.ranges.nodes import (
     DescribeNode,
     NodeDescriptor,
@@ -137,7 +137,7 @@ class _Asking:
         link = len(self._links) + 1
         self._links[link] = NodeReport(address)
         self._frames[link] = [
-            frames.encode(frames.Hello(frames.PROTOCOL_VERSION, self._secret, link))
+            frames.encode(frames.Hello(frames.PROTOCOL_VERSION, self._secret, link, REVISION))
         ]
         self._unanswered[link] = {_DESCRIBE, _COUNT}
         self._streams.open(link, address)

@@ -16,7 +16,7 @@ Invariant: readings never step back, unless one of them was refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from postroom.errors import Unavailable
 from postroom.kv.clock import LOGICAL_BITS
@@ -40,6 +40,29 @@ class CallLink(Protocol):
         """Tell the node that the call is not wanted; return whether the port must be told."""
 
 
+RangeName: TypeAlias = tuple[int, int]
+"""The id and the generation of a range, as a request names it."""
+
+
+class CallWay:
+    """The way of a call among several ranges.
+
+    Attributes:
+        range_id: the range to which it goes; 0: none that is known.
+        named: the range, as the node is told it; ``None``: the node finds it by the keys.
+        refused: the nodes that have refused it since its last pause, each with the range named.
+        is_stray: whether a node has said that another range has its keys.
+    """
+
+    __slots__ = ("is_stray", "named", "range_id", "refused")
+
+    def __init__(self) -> None:
+        self.range_id = 0
+        self.named: RangeName | None = None
+        self.refused: set[tuple[int, RangeName | None]] = set()
+        self.is_stray = False
+
+
 class RemoteCall:
     """A request, and its caller; shells have subclasses with ``complete``.
 
@@ -58,6 +81,7 @@ class RemoteCall:
         crowds: whether it is the commit of a transaction that has locked nothing. It may wait for
             the locks of others, so the number of these that are under way is bounded.
         link: the link on which it is, or is about to be, sent; ``None``: it is queued here.
+        way: its way among several ranges; ``None``: the client knew of one range yet.
         was_sent: whether a try may have reached a node.
         maybe: whether a try may have taken effect, or may yet.
         adrift: tries that were lost on their way, as (node, link): they may be evaluated yet.
@@ -83,6 +107,7 @@ class RemoteCall:
         "timeout_seconds",
         "waits",
         "was_sent",
+        "way",
         "withdrawn",
     )
 
@@ -95,6 +120,7 @@ class RemoteCall:
         self.waits = False
         self.is_commit = self.has_company = self.crowds = False
         self.link: CallLink | None = None
+        self.way: CallWay | None = None
         self.was_sent = False
         self.maybe = False
         self.adrift: tuple[tuple[int, int], ...] = ()

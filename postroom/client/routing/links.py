@@ -40,6 +40,7 @@ from postroom.protocol.frames import (
     PROTOCOL_VERSION,
     encode,
 )
+from postroom.protocol.requests import REVISION
 
 QUIET_SECONDS: Final = 0.5
 """The time without a sign of life after which a client that waits for an answer asks for one."""
@@ -103,6 +104,8 @@ class Link:
         number: the number of the stream; numbers rise.
         address: the address of the node.
         node_id: the id of the node; 0 until it says its id.
+        names_ranges: whether requests name the ranges that they are for.
+        lanes: the lanes of the ranges that the node leads (:mod:`.lanes`).
         lease: the number of the lease of its last answers.
         holds: whether the leaseholder has something in memory for this client.
         delayed_at: when the first of the commits that wait for company came; infinity: there is
@@ -134,8 +137,10 @@ class Link:
         "delayed_at",
         "heard_at",
         "holds",
+        "lanes",
         "lease",
         "looks_up",
+        "names_ranges",
         "node_id",
         "number",
         "open",
@@ -155,6 +160,8 @@ class Link:
         self.state = LinkState.OPENING
         self.lease = 0
         self.holds = False
+        self.lanes: list[Any] = []
+        self.names_ranges = False
         self.batch: list[RemoteCall] = []
         self.commits: list[RemoteCall] = []
         self.delayed_at = math.inf
@@ -166,7 +173,7 @@ class Link:
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
-        self._hello = encode((0, PROTOCOL_VERSION, secret, number))
+        self._hello = encode((0, PROTOCOL_VERSION, secret, number, REVISION))
         self._told = True
         self._thins = False
         self._commits_out = 0
@@ -288,7 +295,10 @@ class Link:
         withdrawn = self.withdrawn[:REQUESTS_PER_FRAME_MAX]
         while True:
             requests = [(call.number, call.request) for call in batch]
-            frame, why = _encoded((1, clock, requests, withdrawn, self.looks_up))
+            ask: tuple[Any, ...] = (1, clock, requests, withdrawn, self.looks_up)
+            if self.names_ranges:
+                ask = (*ask, _named_ranges(batch))
+            frame, why = _encoded(ask)
             if why is None:
                 break
             if len(batch) > 1:
@@ -372,6 +382,15 @@ class Link:
         if not self.ready:
             return now >= self.heard_at + OPENING_SECONDS
         return self.state is LinkState.ASKED and now >= self.asked_at + SILENT_SECONDS
+
+
+def _named_ranges(batch: list[RemoteCall]) -> list[tuple[int, int, int]]:
+    """Return the numbers of the calls that name a range, each with that."""
+    return [
+        (call.number, *call.way.named)
+        for call in batch
+        if call.way is not None and call.way.named is not None
+    ]
 
 
 def _encoded(message: tuple[Any, ...]) -> tuple[bytes, Error | None]:

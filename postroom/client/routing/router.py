@@ -2,15 +2,16 @@
 
 ::
 
-    submit ─▶ queue ─▶ link to the leader ─▶ answered ─▶ complete
-                ▲            │ not the leader · link lost · no sign of life
-                └────────────┘   (again, until its deadline)
+    submit ─▶ lane of its range ─▶ link to its leader ─▶ answered ─▶ complete
+                ▲                     │ not the leader · not the range · link lost · no sign of life
+                └─────────────────────┘   (again, until its deadline)
 
 The code is plain and synchronous, without a network, a loop or a clock of its own. A shell
 (:mod:`postroom.client.remote.connection`) or a simulation moves its frames and calls
 :meth:`Router.tick`.
 
-:mod:`.search` finds out who leads. Requests go only to a node that says that it leads.
+While one range is known there is one lane, which takes all requests (:mod:`.lanes`). :mod:`.search`
+finds out who leads a range. Requests go only to a node that says that it leads.
 
 A request that a node could not do, or would not, is sent again until its deadline
 (:mod:`.tries`).
@@ -34,12 +35,14 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.client.routing.assignment import Assignment
 from postroom.client.routing.calls import HeardClock, Port, RemoteCall
-from postroom.client.routing.holdings import Holdings, HoldingsUpkeep
+from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import COMPANY_SECONDS, Link
 from postroom.client.routing.outcomes import Outcomes, client_closed, too_many_waits
-from postroom.client.routing.search import Addresses, Search
+from postroom.client.routing.search import Addresses, Search, SearchTimes
 from postroom.client.routing.tries import FailedTries, PendingCalls, RetryTimes
+from postroom.client.routing.upkeep import HoldingsUpkeep
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
@@ -102,22 +105,27 @@ class Router:
         self._request_seconds = request_seconds
         identity = frames.draw_identity(randomness)
         self.client = identity.client
+        self._lanes = Lanes()
+        times = SearchTimes(monotonic, self._arm)
         self._search = Search(
-            self.addresses, port, monotonic, identity.secret, self._arm, self._is_idle
+            self._lanes, self.addresses, port, times, identity.secret, self._is_idle
         )
         self._links = self._search.links
         self._outcomes = Outcomes(
             self.addresses, self._search.newest, self.reading, request_seconds
         )
         self._pending = PendingCalls()
-        self._holdings = Holdings()
         self._failed_tries = FailedTries(
-            self._pending, self._outcomes, self._search, self._holdings, self.clock,
+            self._lanes, self._pending, self._outcomes, self._search, self.clock,
             RetryTimes(monotonic, randomness, request_seconds, self._arm),
         )  # fmt: skip
         self._upkeep = HoldingsUpkeep(
-            self._holdings, port, self.clock, monotonic, self.client, self._next_number
+            self._lanes, port, self.clock, monotonic, self.client, self._next_number
         )
+        self._assignment = Assignment(
+            self._lanes, self._search, self._failed_tries, self._upkeep, times, self._next_number
+        )
+        self._failed_tries.assign = self._assignment.assign
         self._number = 0
         self._sweep_at = math.inf
         self._alarm_at = math.inf
@@ -138,7 +146,7 @@ class Router:
         now = self._monotonic()
         if kind is CommitTransaction:
             call.is_commit = True
-            has_locks = call.request.transaction_id in self._holdings.locking
+            has_locks = call.request.transaction_id in self._lanes.locking
             call.has_company = call.crowds = not has_locks
         call.deadline = now + (self._request_seconds if seconds is None else seconds)
         if seconds is not None and not call.is_commit:
@@ -148,22 +156,21 @@ class Router:
             return
         if self._sweep_at == math.inf:
             self._sweep_soon(now)
-        link = self._search.target
-        before = self._pending.commits if call.crowds else self._pending.queue
+        lane = self._lanes.only
+        if lane is None:
+            lane = self._assignment.lane_of(call)
+            if lane is None:
+                return
+        link = lane.target
+        before = lane.commits if call.crowds else lane.queue
         if link is None or before or not link.has_room(call):
             self._enqueue(call)
         elif (
-            link.revision >= requests.REVISION or not self._is_refused(link, call)
+            link.revision >= requests.REVISION or not self._assignment.is_refused(link, call)
         ) and link.queue(call):
             self._port.output(link.number)
         if link is not None and link.commits and link.delayed_at == math.inf:
-            self._mind_company(link, now)
-
-    def _mind_company(self, link: Link, now: float) -> None:
-        """Set the time until which commits wait for company on ``link``."""
-        if link.delayed_at == math.inf and not link.commits_may_go():
-            link.delayed_at = now
-            self._arm(now + COMPANY_SECONDS)
+            self._assignment.mind_company(link, now)
 
     def _sweep_soon(self, now: float) -> None:
         """Set the time of the next sweep, since there is a call to look after."""
@@ -218,8 +225,10 @@ class Router:
         late, self._alarm_at = now > self._alarm_at + LATE_SECONDS, math.inf
         if self._closed:
             return
-        self._holdings.let_go(now)
-        self._upkeep.note_holdings(self._search.target)
+        for lane in self._lanes:
+            lane.holdings.let_go(now)
+        for link in self._links.values():
+            self._upkeep.note_holdings(link)
         for silent in self._search.silent(now, late=late):
             self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
@@ -228,12 +237,12 @@ class Router:
         if self._sweep_at <= now:
             self._sweep(now)
         self._search.tick(now)
-        self._send_queued()
+        self._assignment.send_queued()
         for link in self._links.values():
             if link.end_delay(now):
                 self._port.output(link.number)
             if link.commits:
-                self._mind_company(link, now)
+                self._assignment.mind_company(link, now)
         self._arm(self.next_deadline())
 
     def next_deadline(self) -> float:
@@ -249,19 +258,19 @@ class Router:
     def close(self) -> None:
         """End everything. Calls that were not answered by now get an error."""
         self._closed = True
-        self._search.target = None
         unanswered = [call for call in self._unanswered() if not call.done]
         for number in list(self._links):
             self._port.close(number)
         self._links.clear()
-        self._pending.take_queue()
+        self._lanes.close()
         for call in unanswered:
             self._failed_tries.finish(call, self._outcomes.cut_off(call, closed=True))
 
     # --- placing
 
     def _is_done_otherwise(self, call: RemoteCall, kind: type[Request]) -> bool:
-        link = self._search.target
+        root = self._lanes.root
+        link = root.target
         if kind is ClaimQueue:
             call.request = msgspec.structs.replace(call.request, number=call.number)
         if kind.wait_seconds_max == UNTIL_IT_HAPPENS:
@@ -271,7 +280,7 @@ class Router:
             self._failed_tries.finish(call, too_many_waits(CLIENT_WAITS_MAX))
             return True
         if kind is Unprotect:
-            self._holdings.unprotect(call.request.timestamp)
+            root.holdings.unprotect(call.request.timestamp)
             self._upkeep.note_holdings(link)
             if link is None:  # the next leader does not know of it
                 self._failed_tries.done(call)
@@ -287,33 +296,13 @@ class Router:
         return False
 
     def _enqueue(self, call: RemoteCall) -> None:
+        """Have a call wait in its lane, if there is room."""
         if self._closed:
             self._failed_tries.finish(call, client_closed())
-        elif len(self._pending.queue) + len(self._pending.commits) >= CLIENT_QUEUE_MAX:
+        elif self._lanes.waiting() >= CLIENT_QUEUE_MAX:
             self._failed_tries.finish(call, self._outcomes.queue_full(call, CLIENT_QUEUE_MAX))
         else:
-            self._pending.append(call)
-            self._search.hurry()
-
-    def _send_queued(self) -> None:
-        link = self._search.target
-        while link is not None and (call := self._pending.next_call(link)) is not None:
-            if not (call.done or self._is_refused(link, call)):
-                self._upkeep.send(link, call)
-        if link is not None and link.commits:
-            self._mind_company(link, self._monotonic())
-
-    def _is_refused(self, link: Link, call: RemoteCall) -> bool:
-        """Refuse a call that the node does not know; return whether it was refused.
-
-        The node would end the stream for it.
-        """
-        if link.revision >= requests.REVISION:
-            return False
-        failure = requests.refusal(call.request, link.revision)
-        if failure is not None:
-            self._failed_tries.failed(link, call, failure, self.clock.reading())
-        return failure is not None
+            self._assignment.assign(call)
 
     # --- answers
 
@@ -321,7 +310,7 @@ class Router:
         self.clock.heard(message.clock)
         if message.lease != link.lease:
             link.lease = message.lease
-            if link is self._search.target:
+            if link.lanes:
                 self._upkeep.protect_again(link)
         for answer in message.answers:
             call = link.answered(answer.number)
@@ -332,8 +321,8 @@ class Router:
                 self._on_result(link, call, answer.result)
             elif not call.done:
                 self._failed_tries.failed(link, call, failure, message.clock)
-        if self._pending.queue or self._pending.commits:
-            self._send_queued()
+        if self._assignment.unsent:
+            self._assignment.send_queued()
         if link.commits_may_go() and link.tell():
             self._port.output(link.number)
 
@@ -350,8 +339,18 @@ class Router:
             call.done = True
             if call.timeout_seconds is not None:
                 self._pending.timed.cancel(call)
-            self.addresses.served()
+            if self._lanes.only is None:
+                self._confirm(call)
+            else:
+                self.addresses.served()
             call.complete(answer, None)
+
+    def _confirm(self, call: RemoteCall) -> None:
+        """Note that a range of several has answered."""
+        if not self._search.is_on:  # else a busy range would have another one's leader hurried for
+            self.addresses.served()
+        if self._lanes.cache.mistakes and call.way is not None:
+            self._lanes.cache.confirm(call.way.range_id)
 
     # --- the leader
 
@@ -359,9 +358,11 @@ class Router:
         if message.leader == message.node_id:
             # By another clock than the leaseholder's, a transaction might begin long ago.
             self.clock.heard(message.clock)
+        if self._lanes.learn(message.leads, message.node_id, leads=True):
+            self._failed_tries.assign_again()
         if self._search.welcomed(link, message):
             self._upkeep.protect_again(link)
-            self._send_queued()
+            self._assignment.send_queued()
 
     # --- links that end
 
@@ -377,11 +378,11 @@ class Router:
         unanswered = [
             call for call in (*link.sent.values(), *link.unsent()) if self._failed_tries.again(call)
         ]
-        self._pending.return_first(unanswered)
+        self._assignment.return_first(unanswered)
         self._search.lost(link, reason)
         hopeless = self.addresses.hopeless()
-        if hopeless is not None and self._search.target is None:
-            for call in self._pending.take_queue():
+        if hopeless is not None and all(lane.target is None for lane in self._lanes):
+            for call in self._lanes.take_queue():
                 self._failed_tries.finish(
                     call, self._outcomes.unknown(hopeless) if call.maybe else hopeless
                 )
@@ -390,7 +391,7 @@ class Router:
 
     def _is_idle(self) -> bool:
         """Return whether no call waits for a leader, or may yet come back from its link."""
-        return not self._holdings and next(iter(self._unanswered()), None) is None
+        return not self._lanes.holds() and next(iter(self._unanswered()), None) is None
 
     def _arm(self, when: float) -> None:
         if when < self._alarm_at:
@@ -417,7 +418,7 @@ class Router:
             timed = call.timeout_seconds is not None and not call.is_commit
             if call.deadline <= now and not (call.done or timed):
                 self._give_up(call)
-        self._pending.drop_done()
+        self._lanes.drop_done()
         self._sweep_at = now + SWEEP_SECONDS if unanswered else math.inf
 
     def _give_up(self, call: RemoteCall) -> None:
@@ -435,4 +436,5 @@ class Router:
         for link in self._links.values():
             yield from link.sent.values()
             yield from link.unsent()
+        yield from self._lanes.calls()
         yield from self._pending

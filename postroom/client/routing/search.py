@@ -1,4 +1,4 @@
-"""The search for the leader: the addresses, the links that exist, and the one that leads to it.
+"""The search for leaders: the addresses, the links that exist, and those that lead to leaders.
 
 ::
 
@@ -6,8 +6,9 @@
                         ▲                              │ nothing for a second │
                         └──────────────────────────────┴──── names another ───┘
 
-In its welcome each node says who leads, as far as it knows, and says it again when asked (a
-look-up). While no target is known, the addresses are tried in turn: those that the application
+In its welcome each node says who leads the first range, as far as it knows, and which ranges it
+leads itself. It says so again when asked (a look-up). While the target of a lane (:mod:`.lanes`) is
+wanted, the addresses are tried in turn: those that the application
 named, and those that nodes told since. They are tried once all around without a pause, then with
 pauses that double. Each pause is cut short at random so that many clients do not come back at once.
 A node that does not welcome in time does not delay the next. While no caller waits for anything the
@@ -22,9 +23,10 @@ from __future__ import annotations
 import math
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.client.routing.calls import Port
+from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import Link
 from postroom.errors import AccessDenied, Unavailable, VersionMismatch
 from postroom.protocol.frames import Welcome
@@ -145,48 +147,62 @@ PATIENCE_SECONDS: Final = 1.0
 """The time after which the next address is tried as well, in seconds."""
 
 
+class SearchTimes(NamedTuple):
+    """The times of a search.
+
+    Attributes:
+        monotonic: returns seconds that never go back.
+        arm: called with the time at which ``tick`` is wanted.
+    """
+
+    monotonic: Callable[[], float]
+    arm: Callable[[float], None]
+
+
 class Search:
-    """The search for the leader.
+    """The search for the nodes that lead.
 
     Args:
+        lanes: the lanes, whose targets are searched for.
         addresses: those to try.
         port: opens links.
-        monotonic: returns seconds that never go back.
+        times: the clock, and the alarm.
         secret: the secret of the client.
-        arm: called with the time at which ``tick`` is wanted.
         is_idle: returns whether no caller waits for a leader.
 
     Attributes:
         links: the links that are open, or being opened, by number.
-        target: the link to the leader; ``None``: the leader is searched for.
         newest: the newest link that each node has welcomed; it has ended the older ones.
     """
 
     def __init__(
         self,
+        lanes: Lanes,
         addresses: Addresses,
         port: Port,
-        monotonic: Callable[[], float],
+        times: SearchTimes,
         secret: bytes,
-        arm: Callable[[float], None],
         is_idle: Callable[[], bool],
     ) -> None:
         self.links: dict[int, Link] = {}
-        self.target: Link | None = None
         self.newest: dict[int, int] = {}
+        self._lanes = lanes
         self._addresses = addresses
         self._port = port
-        self._monotonic = monotonic
+        self._monotonic, self._arm = times
         self._secret = secret
-        self._arm = arm
         self._is_idle = is_idle
         self._opened = 0
-        self._hint: str | None = None
         self._at = math.inf
 
     def start(self) -> None:
         """Begin."""
         self._next_at(self._monotonic())
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether the target of a lane is searched for."""
+        return self._at < math.inf
 
     def any_ready(self) -> Link | None:
         """Return a link to any node that is ready, or ``None``."""
@@ -194,46 +210,69 @@ class Search:
 
     # --- news
 
-    def welcomed(self, link: Link, message: Welcome) -> bool:
-        """Note who leads, as a node says; return whether this makes ``link`` the target."""
+    def welcomed(self, link: Link, message: Welcome) -> list[Lane]:
+        """Note who leads, as a node says; return the lanes whose target ``link`` is from now on.
+
+        The ranges of which the node tells have lanes already.
+        """
         self._addresses.learn(message.nodes)
         self._addresses.welcomed(link.address)
         if not link.ready:
             self.newest[message.node_id] = link.number
         link.welcomed(message.node_id, message.requests_max, message.revision)
-        leads = message.leader == message.node_id
-        if self.target is None and leads:
-            self.target = link
+        link.names_ranges = self._lanes.only is None
+        led = self._led(message)
+        for lane in [lane for lane in link.lanes if lane not in led]:
+            lane.leave()
+        new = [lane for lane in led if lane.target is None]
+        for lane in new:
+            lane.follow(link)
+        wanted = self._lanes.wanted()
+        if wanted and self._lanes.only is not None:
+            wanted[0].hint = self._addresses.of(message.leader)
+        if wanted:
+            self._go_on()
+        else:
             self._at = math.inf
-            return True
-        if self.target is None or (link is self.target and not leads):
-            self.target = None
-            self._go_on(self._addresses.of(message.leader))
-        return False
+        return new
 
-    def denied(self, link: Link, reason: Exception, leader: str | None) -> None:
+    def _led(self, message: Welcome) -> list[Lane]:
+        """Return the lanes of the ranges that a node leads."""
+        only, leads_first = self._lanes.only, message.leader == message.node_id
+        if only is not None:
+            return [only] if leads_first else []
+        by_id = self._lanes.by_id
+        return [by_id[each.range_id] for each in message.leads if each.range_id in by_id]
+
+    def denied(self, link: Link, lane: Lane, reason: Exception, leader: str | None) -> None:
         """Note that a node has refused a request because it does not lead; ``leader`` may."""
-        if link is self.target:
-            self.target = None
+        if link is lane.target:
+            lane.leave(leader)
             self._addresses.failed(link.address, reason)
-            self._go_on(leader)
+            self._go_on()
 
     def lost(self, link: Link, reason: Exception | None) -> None:
         """Note that a link has ended."""
         del self.links[link.number]
         self._addresses.failed(link.address, reason)
-        if link is self.target:
-            self.target = None
-            self._go_on(None)
-        elif self.target is None:
-            self._go_on(self._hint)
+        for lane in list(link.lanes):
+            lane.leave()
+        if self._lanes.wanted():
+            self._go_on()
 
     # --- time
 
-    def hurry(self) -> None:
-        """Cut a long pause short, since a call waits."""
+    def ranges_changed(self) -> None:
+        """Begin to search if the target of a lane is wanted, since there are other lanes."""
+        for link in self.links.values():
+            link.names_ranges = self._lanes.only is None
+        if not self.is_on and self._lanes.wanted():
+            self._next_at(self._monotonic())
+
+    def hurry(self, lane: Lane) -> None:
+        """Cut a long pause short, since a call waits in ``lane``."""
         now = self._monotonic()
-        if self.target is None and self._at > now + PATIENCE_SECONDS:
+        if lane.target is None and self._at > now + PATIENCE_SECONDS:
             self._next_at(now)
 
     def silent(self, now: float, *, late: bool) -> list[Link]:
@@ -261,7 +300,7 @@ class Search:
         if self._at > now:
             return
         self._at = now + PATIENCE_SECONDS
-        address, self._hint = self._hint or self._addresses.next(), None
+        address = self._next_address()
         for link in self.links.values():
             if link.address == address:
                 if link.ready:
@@ -271,13 +310,20 @@ class Search:
         self.links[self._opened] = link = Link(self._opened, address, self._secret, now)
         self._port.open(link.number, address)
 
+    def _next_address(self) -> str:
+        """Return the next address to try: one that was named as a leader's, if there is one."""
+        for lane in self._lanes.wanted():
+            if lane.hint is not None:
+                hint, lane.hint = lane.hint, None
+                return hint
+        return self._addresses.next()
+
     def next_deadline(self) -> float:
         """Return when ``tick`` or ``silent`` has something to do."""
         return min([self._at, *(link.next_look() for link in self.links.values())])
 
-    def _go_on(self, hint: str | None) -> None:
-        """Go on after a pause, at ``hint`` first."""
-        self._hint = hint
+    def _go_on(self) -> None:
+        """Go on after a pause."""
         now = self._monotonic()
         when = now + self._addresses.pause(idle=self._is_idle())
         if self._at > now + PATIENCE_SECONDS:

@@ -3,6 +3,7 @@
 ::
 
     not the leader ──────────────▶ the queue, at once: another node leads
+    not the range of its keys ───▶ the queue of another lane, at once, or after a pause
     a clock too far ahead,
     too much to do, no room ─────▶ the queue, after a pause     (until its deadline)
     an outcome not known yet ────▶ the queue, after a pause
@@ -12,34 +13,29 @@
 recognised by its transaction's id and gets the answer of the first time. If there is no plain
 answer, :mod:`.outcomes` decides what is told.
 
-``PendingCalls`` has the calls that are not on a link: those that wait for a leader, or for their
-next try::
+*The client may be wrong about the ranges*, and so may a node. A refused call is sent to each node
+for each range once. It pauses before it is sent there again, and after ``ASKED_MAX`` refusals. A
+range that no node confirms is forgotten meanwhile, and others are asked (:mod:`.search`).
 
-    queue ─▶ a link ─▶ refused for now ─▶ later, after a pause ─▶ queue
-    timed: all calls with a time-out of their own, wherever they are
-
-The queue has two lines. Commits that may wait for locks of others have a line of their own: when
-the largest number of them is under way, all others pass.
-
-Only the router moves calls. ``PendingCalls`` knows where they are meanwhile, and when the next one
-is due.
+``PendingCalls`` has the calls that pause, and the time-outs. Only the router moves calls.
 """
 
 from __future__ import annotations
 
 import heapq
 import random  # noqa: TID251 - passed in, as an instance
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import msgspec
 
 from postroom.client.routing.calls import HeardClock, RemoteCall, UpkeepCall
-from postroom.client.routing.holdings import LASTING, Holdings, left_behind
+from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.outcomes import Outcomes, clock_is_behind
 from postroom.client.routing.search import Search
+from postroom.client.routing.upkeep import LASTING, left_behind
 from postroom.client.sender import LONGEST_REFUSED_SECONDS, REFUSED_SECONDS_FIRST
 from postroom.errors import (
     CommitUnknown,
@@ -49,13 +45,20 @@ from postroom.protocol.failures import (
     CLOCK_AHEAD,
     NOT_LEASEHOLDER,
     WITHDRAWN,
+    WRONG_RANGE,
     DeadlineExceeded,
     Failure,
     error_from,
     leader_address,
+    leaders_range,
+    ranges_of,
 )
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CommitTransaction, Unprotect
 from postroom.ranges.waiting import Deadlines
+
+ASKED_MAX: Final = 4
+"""The number of times that a call may be refused as one for another range before it pauses."""
 
 
 class RetryTimes(NamedTuple):
@@ -86,27 +89,31 @@ class FailedTries:
     """The calls whose tries did not succeed.
 
     Args:
-        pending: the calls that are not on a link.
+        lanes: the calls that wait for a node.
+        pending: the calls that pause.
         outcomes: decide what is told about calls that end.
         search: knows who leads.
-        holdings: know what is held for this client.
         clock: the nodes' clock, as far as it was heard.
         pauses: tell how long to wait.
+
+    Attributes:
+        assign: appends a call to its lane.
     """
 
     def __init__(
         self,
+        lanes: Lanes,
         pending: PendingCalls,
         outcomes: Outcomes,
         search: Search,
-        holdings: Holdings,
         clock: HeardClock,
         pauses: RetryTimes,
     ) -> None:
+        self.assign: Callable[[RemoteCall], None]
+        self._lanes = lanes
         self._pending = pending
         self._outcomes = outcomes
         self._search = search
-        self._holdings = holdings
         self._clock = clock
         self._pauses = pauses
 
@@ -116,7 +123,7 @@ class FailedTries:
         """End a call with an error."""
         self.done(call)
         if type(call.request) is CommitTransaction:
-            self._holdings.ended(call.request.transaction_id)
+            self._lanes.ended(call.request.transaction_id)
         call.complete(None, error)
 
     def done(self, call: RemoteCall) -> None:
@@ -135,7 +142,7 @@ class FailedTries:
         if link is None or call.number not in link.sent:
             left = left_behind(call)
             if left is not None:
-                self._pending.append(left)
+                self.assign(left)
 
     # --- a call is tried again
 
@@ -159,7 +166,8 @@ class FailedTries:
             call.deadline = self._pauses.deadline()
         return True
 
-    def _try_later(self, call: RemoteCall, seconds: float) -> None:
+    def try_later(self, call: RemoteCall, seconds: float) -> None:
+        """Send ``call`` again after about ``seconds``, if it needs to be."""
         if self.again(call):
             when = self._pauses.end(seconds)
             self._pending.pause(call, when)
@@ -179,13 +187,15 @@ class FailedTries:
         name = failure[0]
         if name == NOT_LEASEHOLDER:
             self._redirected(link, call, failure)
+        elif name == WRONG_RANGE:
+            self._misdirected(link, call, failure)
         elif name == WITHDRAWN or call.withdrawn:
             self.finish(call, DeadlineExceeded())
         elif name == CLOCK_AHEAD:
             self._clock_refused(call, clock)
         elif name == CommitUnknown.__name__ and self._outcomes.may_be_told_yet(call):
             call.maybe = True
-            self._try_later(call, 0.02)
+            self.try_later(call, 0.02)
         else:
             error = error_from(failure)
             if isinstance(error, Unavailable):
@@ -201,7 +211,7 @@ class FailedTries:
         call.refused = refusal
         pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, LONGEST_REFUSED_SECONDS)
         call.refusals += 1
-        self._try_later(call, max(refusal.retry_after, pause))
+        self.try_later(call, max(refusal.retry_after, pause))
 
     def _clock_refused(self, call: RemoteCall, clock: int) -> None:
         """Send a call again that has begun in the node's future.
@@ -216,52 +226,80 @@ class FailedTries:
             call.request = msgspec.structs.replace(request, began=clock)
         call.refused = clock_is_behind()
         call.refusals += 1
-        self._try_later(call, 0.05)
+        self.try_later(call, 0.05)
 
     def _redirected(self, link: Link, call: RemoteCall, failure: Failure) -> None:
+        """Send a call to the node that leads instead of the one that was asked."""
+        descriptor = leaders_range(failure)
+        if descriptor is not None:
+            self.learn([descriptor], link)
+        lane = self._lanes.only or self._lanes.of_sent(call)
         if self.again(call):
-            self._pending.append(call)
-        self._search.denied(link, Unavailable(failure[1]), leader_address(failure))
+            self.assign(call)
+        self._search.denied(link, lane, Unavailable(failure[1]), leader_address(failure))
+
+    def _misdirected(self, link: Link, call: RemoteCall, failure: Failure) -> None:
+        """Send a call to the range that has its keys instead of the one that was asked."""
+        descriptors, way = ranges_of(failure), call.way
+        has_changed = self.learn(descriptors, link)
+        if way is None:
+            if not has_changed:  # it leads, it says, and has not the range that it leads
+                self._redirected(link, call, (failure[0], failure[1], None))
+                return
+        else:
+            way.is_stray = True
+            way.refused.add((link.node_id, way.named))
+            told = {(each.range_id, each.generation) for each in descriptors}
+            if way.named is not None and way.named not in told:
+                self._lanes.refute(way.named)
+                self.assign_again()
+        self.again_elsewhere(call)
+
+    def again_elsewhere(self, call: RemoteCall) -> None:
+        """Send a call again, after a pause if too many nodes have refused it."""
+        if call.way is not None and len(call.way.refused) >= ASKED_MAX:
+            self.rest(call)
+        elif self.again(call):
+            self.assign(call)
+
+    def rest(self, call: RemoteCall) -> None:
+        """Let a call pause, and forget which nodes have refused it: they may know better then."""
+        if call.way is not None:
+            call.way.refused.clear()
+        call.refusals += 1
+        pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, LONGEST_REFUSED_SECONDS)
+        self.try_later(call, pause)
+
+    def learn(self, descriptors: list[RangeDescriptor], link: Link) -> bool:
+        """Take the descriptors that a node has told; return whether lanes have changed."""
+        has_changed = self._lanes.learn(descriptors, link.node_id)
+        if has_changed:
+            self.assign_again()
+        return has_changed
+
+    def assign_again(self) -> None:
+        """Assign the calls of all lanes again: other ranges are known."""
+        for call in sorted(self._lanes.take_queue(), key=attrgetter("number")):
+            self.assign(call)
+        self._search.ranges_changed()
 
 
 class PendingCalls:
-    """The calls that are not on a link.
+    """The calls that pause, and the time-outs of all.
 
     Attributes:
-        queue: the calls to be sent on a link, in order, except those in ``commits``.
-        commits: the commits to be sent that crowd, in order.
-        timed: the ends of the calls that have a time-out of their own.
+        timed: the ends of the calls that have a time-out of their own, wherever they are.
     """
 
-    __slots__ = ("_later", "commits", "queue", "timed")
+    __slots__ = ("_later", "timed")
 
     def __init__(self) -> None:
-        self.queue: deque[RemoteCall] = deque()
-        self.commits: deque[RemoteCall] = deque()
         self.timed: Deadlines[RemoteCall] = Deadlines()
         self._later: list[tuple[float, int, RemoteCall]] = []
 
     def __iter__(self) -> Iterator[RemoteCall]:
-        """Return all calls in the queue, then those that pause."""
-        yield from self.queue
-        yield from self.commits
-        for _, _, call in self._later:
-            yield call
-
-    def append(self, call: RemoteCall) -> None:
-        """Append ``call`` to its line."""
-        (self.commits if call.crowds else self.queue).append(call)
-
-    def next_call(self, link: Link) -> RemoteCall | None:
-        """Take out the first call that ``link`` has room for; ``None``: there is none."""
-        chosen: deque[RemoteCall] | None = None
-        for line in (self.queue, self.commits):
-            if (
-                line and (line[0].done or link.has_room(line[0]))
-                and (chosen is None or line[0].number < chosen[0].number)
-            ):  # fmt: skip
-                chosen = line
-        return None if chosen is None else chosen.popleft()
+        """Return the calls that pause."""
+        return (call for _, _, call in self._later)
 
     def pause(self, call: RemoteCall, until: float) -> None:
         """Have ``call`` tried again at ``until``."""
@@ -272,23 +310,6 @@ class PendingCalls:
         if self._later and self._later[0][0] <= now:
             return heapq.heappop(self._later)[2]
         return None
-
-    def return_first(self, calls: list[RemoteCall]) -> None:
-        """Put ``calls`` before all others, in their order."""
-        for call in reversed(calls):
-            (self.commits if call.crowds else self.queue).appendleft(call)
-
-    def drop_done(self) -> None:
-        """Forget the calls in the queue without a waiting caller."""
-        self.queue = deque(call for call in self.queue if not call.done)
-        self.commits = deque(call for call in self.commits if not call.done)
-
-    def take_queue(self) -> list[RemoteCall]:
-        """Empty the queue; return its calls with a waiting caller."""
-        taken = [call for call in (*self.queue, *self.commits) if not call.done]
-        self.queue.clear()
-        self.commits.clear()
-        return taken
 
     def next_deadline(self, first: float) -> float:
         """Return when the next call is due, if that is before ``first``; else ``first``."""

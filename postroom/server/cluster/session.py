@@ -59,7 +59,7 @@ from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.frames import client_of
-from postroom.protocol.requests import weight_of
+from postroom.protocol.requests import FIRST_REVISION, RANGES_REVISION, weight_of
 from postroom.ranges.contract import Request
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
@@ -73,9 +73,11 @@ from postroom.server.cluster.session_parts import (
     NOT_YOURS,
     ClientCall,
     ClientProtections,
+    NamingCall,
     Protecting,
     SessionNode,
     TakenBack,
+    check_ranges,
     check_version,
     clock_refusal,
     failure_of,
@@ -83,6 +85,7 @@ from postroom.server.cluster.session_parts import (
     too_many_protections,
     welcome_of,
 )
+from postroom.server.cluster.session_ranges import submit_to_range
 
 _log = logging.getLogger(__name__)
 
@@ -161,6 +164,8 @@ class Session:
         self._waiting = 0
         self._protected = ClientProtections(self._replicas)
         self._refusal: Failure | None = None
+        self._named: dict[int, tuple[int, int]] = {}
+        self._knows_ranges = False
         self._permitted = permitted(access.role)
         self._intake = StreamIntake(self, self._permitted, sessions.large_frames)
 
@@ -302,6 +307,8 @@ class Session:
             raise WireError("a second Hello")
         check_version(hello.version)
         self.client, self.stream = client_of(hello.secret), hello.stream
+        self._knows_ranges = hello.revision >= RANGES_REVISION
+        check_ranges(self._replicas, hello.revision)
         if self._sessions.admit(self):
             self.welcome()
 
@@ -313,6 +320,8 @@ class Session:
     def _on_ask(self, ask: frames.Ask[Any], frame: bytes) -> None:
         if not self.client:
             raise WireError("no Hello before the first request")
+        if not self._knows_ranges:
+            check_ranges(self._replicas, FIRST_REVISION)
         if ask.requests:
             # One of the requests may free what a withdrawn one waits for, which would then take it
             # for no caller. Another request may have released the claim or lock of such a
@@ -331,6 +340,8 @@ class Session:
         if ask.withdrawn:
             self.withdraw(ask.withdrawn)
         self._refusal = clock_refusal(self._node.clock, ask.clock)
+        if ask.ranges or self._named:
+            self._named = {number: (named, at) for number, named, at in ask.ranges}
 
     def _on_requests(self, ask: frames.Ask[Any], frame: bytes) -> None:
         share = len(frame) // len(ask.requests)
@@ -418,7 +429,7 @@ class Session:
                 no = CLOCK_IS_AHEAD
         if no is not None:
             self._fail(number, no)
-        elif kind in _UNLIKE_OTHERS:
+        elif kind in _UNLIKE_OTHERS or self._named:
             self._on_special(number, request, size)
         else:
             call = ClientCall(self, number, request, size)
@@ -445,7 +456,8 @@ class Session:
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))
             return
-        kind: type[ClientCall] = ClientCall
+        named = self._named.pop(number, None)
+        kind: type[ClientCall] = ClientCall if named is None else NamingCall
         if type(request) in {Protect, Unprotect}:
             kind = Protecting
             self._protected.asks(request)
@@ -455,7 +467,11 @@ class Session:
         self._admission.entered(size)
         self._own_bytes += size
         self._waiting += call.waits
-        self._replicas.submit(call)
+        if type(call) is NamingCall and named is not None:
+            call.range_id, generation = named
+            submit_to_range(self._replicas, call, call.range_id, generation)
+        else:
+            self._replicas.submit(call)
 
     def withdraw(self, numbers: Sequence[int]) -> None:
         """Withdraw requests, which are not wanted any more."""
@@ -488,7 +504,7 @@ class Session:
         if error is None:
             self._say((number, result), answer_bytes(result))
         else:
-            self._fail(number, failure_of(self._node, error, self._peer))
+            self._fail(number, failure_of(self._node, call, error, self._peer))
 
     def protected(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""

@@ -15,17 +15,25 @@ from postroom.protocol.failures import (
     CLOCK_AHEAD,
     NOT_LEASEHOLDER,
     WITHDRAWN,
+    WRONG_RANGE,
     Failure,
     failure_from,
 )
 from postroom.protocol.frames import PROTOCOL_VERSION
-from postroom.protocol.requests import REVISION
+from postroom.protocol.requests import RANGES_REVISION, REVISION
 from postroom.raft.interface import NodeId
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
-from postroom.ranges.contract import UNTIL_IT_HAPPENS
+from postroom.ranges.contract import ROOT_ID, UNTIL_IT_HAPPENS
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import Nodes, NodeStatus
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.cluster.admission import Admission
+from postroom.server.cluster.session_ranges import (
+    concerned_ranges,
+    has_several_ranges,
+    led_ranges,
+)
 from postroom.server.replicas import Replicas
 
 # --- the node -------------------------------------------------------------------------------------
@@ -71,7 +79,7 @@ def welcome_of(node: SessionNode, requests_max: int) -> bytes:
         frames.Welcome(
             frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
             leader if isinstance(leader, int) else 0, addresses, requests_max,
-            REVISION,
+            REVISION, led_ranges(node.replicas),
         )
     )  # fmt: skip
 
@@ -118,6 +126,17 @@ class ClientCall(Call):
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the session."""
         self.owner.completed(self, result, error)
+
+
+class NamingCall(ClientCall):
+    """A request that names the range that it is for.
+
+    Attributes:
+        range_id: the range.
+    """
+
+    __slots__ = ("range_id",)
+    range_id: int
 
 
 class Protecting(ClientCall):
@@ -169,6 +188,19 @@ def check_version(version: int) -> None:
         )
 
 
+def check_ranges(replicas: Replicas, revision: int) -> None:
+    """Check that a client knows that there are several ranges, if there are.
+
+    Raises:
+        VersionMismatch: it does not.
+    """
+    if revision < RANGES_REVISION and has_several_ranges(replicas):
+        raise VersionMismatch(
+            "this store has several ranges, of which the client's version of Postroom does not "
+            "know; nothing was done: upgrade the client"
+        )
+
+
 def clock_refusal(clock: HybridLogicalClock, clients: int) -> Failure | None:
     """Raise the clock above the client's, for its commits, or return why that is refused."""
     if clients > clock.last():
@@ -198,16 +230,19 @@ def too_many_protections(count: int) -> Failure:
     ))  # fmt: skip
 
 
-def failure_of(node: SessionNode, error: BaseException, peer: str) -> Failure:
+def failure_of(node: SessionNode, call: ClientCall, error: BaseException, peer: str) -> Failure:
     """Return the failure of a request that the node has answered with an error.
 
     Args:
         node: the node.
+        call: the request.
         error: the error.
         peer: the client, for the log.
     """
     if isinstance(error, NotLeaseholder):
-        return NOT_LEASEHOLDER, str(error), _whereabouts(node, error.leader)
+        return NOT_LEASEHOLDER, str(error), _whereabouts(node, call, error.leader)
+    if isinstance(error, WrongRange):
+        return WRONG_RANGE, str(error), _concerned(node, call)
     if error is node.replicas.failed:
         return NOT_LEASEHOLDER, str(error), None  # the next leader may serve it
     if not isinstance(error, Error | ValueError | TypeError):
@@ -215,10 +250,22 @@ def failure_of(node: SessionNode, error: BaseException, peer: str) -> Failure:
     return failure_from(error)
 
 
-def _whereabouts(node: SessionNode, leader: NodeId | None) -> tuple[int, str] | None:
+def _whereabouts(
+    node: SessionNode, call: ClientCall, leader: NodeId | None
+) -> tuple[int, str] | tuple[int, str, RangeDescriptor] | None:
+    """Return the node that leads, and the range if there are several."""
     nodes = node.nodes
     known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
-    return None if known is None else (known.node_id, known.address)
+    if not has_several_ranges(node.replicas):
+        return None if known is None else (known.node_id, known.address)
+    node_id, address = (0, "") if known is None else (known.node_id, known.address)
+    ranges = _concerned(node, call)
+    return (node_id, address, ranges[0]) if len(ranges) == 1 else (node_id, address)
+
+
+def _concerned(node: SessionNode, call: ClientCall) -> list[RangeDescriptor]:
+    named = call.range_id if isinstance(call, NamingCall) else 0
+    return concerned_ranges(node.replicas, call.request, named)
 
 
 # --- protections ----------------------------------------------------------------------------------
@@ -227,7 +274,7 @@ def _whereabouts(node: SessionNode, leader: NodeId | None) -> tuple[int, str] | 
 class ClientProtections:
     """The protected timestamps of one client.
 
-    They are in the memory of the leaseholder, and gone with its lease.
+    They are in the memory of the root's leaseholder, and gone with its lease.
 
     Args:
         replicas: the node's.
@@ -265,11 +312,15 @@ class ClientProtections:
     @property
     def _are_protected(self) -> bool:
         """Return whether they are still there, under the lease under which they were asked for."""
-        return self._replicas.lease_sequence == self._under
+        return self._lease_sequence == self._under
+
+    @property
+    def _lease_sequence(self) -> int:
+        return self._replicas.by_id(ROOT_ID).lease.sequence
 
     def note(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
-        under = self._replicas.lease_sequence
+        under = self._lease_sequence
         if under != self._under:
             self._timestamps.clear()
             self.count = 0

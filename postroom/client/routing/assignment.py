@@ -1,0 +1,146 @@
+"""The calls on their way: into the lane of their range, and from there to the link of its leader.
+
+::
+
+    assign ─▶ lane ── send_queued ──▶ link          if it leads, knows the request, and has room
+        └─▶ parts, one for each range ─▶ lanes      of a request for several (:mod:`.spreading`)
+
+A lane whose target has no room for its next call is looked at again when one was answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.lanes import Lane, Lanes
+from postroom.client.routing.links import COMPANY_SECONDS, Link
+from postroom.client.routing.search import Search, SearchTimes
+from postroom.client.routing.spreading import PartCall, Spread, is_to_spread
+from postroom.client.routing.tries import FailedTries
+from postroom.client.routing.upkeep import HoldingsUpkeep
+from postroom.errors import Error
+from postroom.protocol import requests
+
+
+class Assignment:
+    """The calls on their way; see the module.
+
+    Args:
+        lanes: the lanes.
+        search: searches for leaders.
+        failed_tries: ends calls.
+        upkeep: sends calls.
+        times: the clock, and the alarm.
+        next_number: returns the next number of a request.
+
+    Attributes:
+        unsent: the lanes with calls that may be sent when there is room.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        search: Search,
+        failed_tries: FailedTries,
+        upkeep: HoldingsUpkeep,
+        times: SearchTimes,
+        next_number: Callable[[], int],
+    ) -> None:
+        self.unsent: dict[Lane, None] = {}
+        self._lanes = lanes
+        self._search = search
+        self._failed_tries = failed_tries
+        self._upkeep = upkeep
+        self._times = times
+        self._next_number = next_number
+
+    # --- to lanes
+
+    def assign(self, call: RemoteCall) -> None:
+        """Have a call wait in its lane."""
+        lane = self._lanes.only or self.lane_of(call)
+        if lane is not None:
+            lane.append(call)
+            self._search.hurry(lane)
+            self.unsent[lane] = None
+
+    def lane_of(self, call: RemoteCall) -> Lane | None:
+        """Return the lane of a call among several ranges; ``None``: it was spread, or refused."""
+        try:
+            if is_to_spread(call, self._lanes):
+                self._spread(call)
+                return None
+            if type(call) is PartCall and call.range_id in self._lanes.by_id:
+                return self._lanes.of_range(call, call.range_id)
+            return self._lanes.of(call)
+        except Error as error:
+            self._failed_tries.finish(call, error)
+            return None
+
+    def _spread(self, call: RemoteCall) -> None:
+        """Assign the parts of a call to lanes, one for each range."""
+        spread = Spread(call, self._end)
+        parts = spread.parts(self._lanes)
+        if not parts:
+            self._end(call, None, None)
+        for part in parts:
+            part.number = self._next_number()
+            self.assign(part)
+        self.send_queued()
+
+    def _end(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
+        self._failed_tries.done(call)
+        call.complete(result, error)
+
+    def return_first(self, calls: list[RemoteCall]) -> None:
+        """Put the calls of a lost link before all others, in their order."""
+        only = self._lanes.only
+        if only is not None:
+            only.return_first(calls)
+            self.unsent[only] = None
+            return
+        waiting = self._lanes.take_queue()
+        for call in (*calls, *waiting):
+            self.assign(call)
+
+    # --- to links
+
+    def send_queued(self) -> None:
+        """Send the calls of all lanes whose targets have room."""
+        for lane in list(self.unsent):
+            self._send_lane(lane)
+            if not (lane.queue or lane.commits):
+                self.unsent.pop(lane, None)
+
+    def _send_lane(self, lane: Lane) -> None:
+        link = lane.target
+        while link is not None and (call := lane.next_call(link)) is not None:
+            if call.done or self.is_refused(link, call):
+                continue
+            if call.way is not None and (link.node_id, call.way.named) in call.way.refused:
+                self._failed_tries.rest(call)
+            else:
+                self._upkeep.send(link, call)
+        if link is not None and link.commits:
+            self.mind_company(link, self._times.monotonic())
+
+    def is_refused(self, link: Link, call: RemoteCall) -> bool:
+        """Refuse a call that the node does not know; return whether it was refused.
+
+        The node would end the stream for it.
+        """
+        if link.revision >= requests.REVISION:
+            return False
+        failure = requests.refusal(call.request, link.revision)
+        if failure is not None:
+            self._failed_tries.failed(link, call, failure, 0)
+        return failure is not None
+
+    def mind_company(self, link: Link, now: float) -> None:
+        """Set the time until which commits wait for company on ``link``."""
+        if link.delayed_at == math.inf and not link.commits_may_go():
+            link.delayed_at = now
+            self._times.arm(now + COMPANY_SECONDS)

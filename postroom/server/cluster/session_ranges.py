@@ -1,0 +1,84 @@
+"""The ranges of a node, as its clients are told of them, and the requests that name one.
+
+::
+
+    Welcome          the ranges that the node leads
+    WrongRange       those that have the keys of a request, as far as the node has a replica
+    NotLeaseholder   the range whose leader is meant
+
+While a node has one range, no client is told of any, and none needs to name one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from postroom.limits import RANGES_TOLD_BYTES_MAX, RANGES_TOLD_MAX
+from postroom.ranges.bounds import WrongRange
+from postroom.ranges.calls import Call
+from postroom.ranges.contract import ROOT_ID, Concern, KeySet, Request, Scope
+from postroom.ranges.descriptor import RangeDescriptor
+from postroom.server.replicas import Replicas
+
+
+def has_several_ranges(replicas: Replicas) -> bool:
+    """Return whether the node has several ranges."""
+    return len(replicas.hosted) > 1
+
+
+def led_ranges(replicas: Replicas) -> list[RangeDescriptor]:
+    """Return the ranges that the node leads; none, while it has one range."""
+    if not has_several_ranges(replicas):
+        return []
+    return _few(
+        hosted.replica.bounds.descriptor
+        for hosted in replicas.hosted.values()
+        if hosted.replica.group.is_leader
+    )
+
+
+def concerned_ranges(replicas: Replicas, request: Request, named: int) -> list[RangeDescriptor]:
+    """Return the ranges that contain a part of what a request concerns.
+
+    Args:
+        replicas: the node's.
+        request: the request.
+        named: the range that it names; 0: none. A request without keys concerns this one.
+    """
+    known = [hosted.replica.bounds.descriptor for hosted in replicas.hosted.values()]
+    concerns = list(request.participants())
+    if named in replicas.hosted and not isinstance(concerns[0], KeySet):
+        return [each for each in known if each.range_id == named]
+    return _few(each for each in known if any(_meets(each, concern) for concern in concerns))
+
+
+def submit_to_range(replicas: Replicas, call: Call, range_id: int, generation: int) -> None:
+    """Submit a request to the range that it names, if that is here and has not changed."""
+    hosted = replicas.hosted.get(range_id)
+    if hosted is None or hosted.replica.bounds.descriptor.generation != generation:
+        call.complete(None, WrongRange())
+    else:
+        hosted.replica.submit(call)
+
+
+def _meets(descriptor: RangeDescriptor, concern: Concern) -> bool:
+    """Return whether a range contains a part of what a request concerns."""
+    start, end = descriptor.start, descriptor.end
+    if isinstance(concern, KeySet):
+        return any(start <= key and (end is None or key < end) for key in concern.keys) or any(
+            (end is None or lower < end) and (upper is None or start < upper)
+            for lower, upper in concern.spans
+        )
+    return concern is Scope.WHOLE_STORE or descriptor.range_id == ROOT_ID
+
+
+def _few(descriptors: Iterable[RangeDescriptor]) -> list[RangeDescriptor]:
+    """Return as many of the descriptors as may be told at a time."""
+    found: list[RangeDescriptor] = []
+    size = 0
+    for each in descriptors:
+        size += len(each.start) + len(each.end or b"")
+        if len(found) >= RANGES_TOLD_MAX or size > RANGES_TOLD_BYTES_MAX:
+            break
+        found.append(each)
+    return found
