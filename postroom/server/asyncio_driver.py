@@ -24,13 +24,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
-from postroom.client.sender import raise_error, taken_back_by
+from postroom.client.sender import taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv.engine import WriteSet
 from postroom.limits import TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CommitTransaction, Get, Value
-from postroom.server.drivers import CLOSED, Answer, NodeDriver
+from postroom.server.drivers import CLOSED, Answer, NodeDriver, end_with_error
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 WRITTEN_AT_ONCE_KEYS: Final = 4096
@@ -80,7 +80,7 @@ class _AsyncioAnswer(Answer):
                 if timer is not None:
                     timer.cancel()
         if self._error is not None:
-            raise_error(self)
+            return (yield from end_with_error(self))
         return self._result
 
     def _expire(self) -> None:

@@ -21,15 +21,17 @@ import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any, Final
 
-from postroom.client.sender import TransactionIds
+from postroom.client.routing.local import send_to_ranges
+from postroom.client.sender import TransactionIds, raise_error
 from postroom.kv import forks
 from postroom.limits import REQUEST_SECONDS
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.server.node import Node
@@ -47,11 +49,25 @@ class Answer(Call):
 
     Attributes:
         done: whether the answer is there. It is set last: another thread may look, without a lock.
+        sent_again: how often the request was sent before; set only if it was.
         timeout_seconds: how long to wait for it; ``None``: for ever.
         woken: wakes the waiting sender; ``None``: no sender waits yet.
     """
 
-    __slots__ = ("_driver", "_error", "_result", "done", "timeout_seconds", "woken")
+    __slots__ = ("_driver", "_error", "_result", "done", "sent_again", "timeout_seconds", "woken")
+
+
+def end_with_error(answer: Any) -> Generator[Any, None, Any]:
+    """Raise the error of an answer, unless another range has the keys: then ask that.
+
+    Returns:
+        The answer of the other range, or of several.
+    """
+    wrong = answer._error
+    if not isinstance(wrong, WrongRange):
+        raise_error(answer)
+    answer._error = None
+    return (yield from send_to_ranges(answer._driver, answer, wrong).__await__())
 
 
 _signal: Any = import_module("_signal")

@@ -21,13 +21,13 @@ from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
 from postroom.client.blocking import Sleep, run_blocking
-from postroom.client.sender import post, raise_error, taken_back_by
+from postroom.client.sender import post, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv.engine import WriteSet
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CommitTransaction, Value
 from postroom.server.answered_threads import AnsweredThreads
-from postroom.server.drivers import CLOSED, Answer, NodeDriver
+from postroom.server.drivers import CLOSED, Answer, NodeDriver, end_with_error
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class _ThreadAnswer(Answer):
                 self._driver.give_up(self)
                 raise
         if self._error is not None:
-            raise_error(self)
+            return (yield from end_with_error(self))
         return self._result
 
 

@@ -1,0 +1,75 @@
+"""The ranges of an embedded store: what a request does that concerns keys of several.
+
+Its node finds the range of each request by itself, and has no leaders elsewhere. A request comes
+back only if its keys are of several ranges, or if their range was split while it waited. It is cut
+then, or sent again, or refused, as a client of a cluster does it::
+
+    send ─▶ WrongRange, with the ranges of now ─┬─ it can be cut ──▶ its parts, one by one
+                                                ├─ one range ──────▶ send again
+                                                └─ several ────────▶ Invalid
+
+A store of one range comes here never.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from postroom.client.routing.lanes import several_ranges
+from postroom.client.routing.range_cache import RangeCache
+from postroom.client.routing.spreading import MERGES
+from postroom.client.sender import Sender
+from postroom.ranges.bounds import WrongRange
+from postroom.ranges.contract import KeySet, Scope
+
+SENT_AGAIN_MAX: Final = 10
+"""The number of times that a request is sent again; a range is not split so often meanwhile."""
+
+
+class CameBack(Protocol):
+    """The parts of an answer of an embedded store that concern a request which came back."""
+
+    request: Any
+    timeout_seconds: float | None
+    sent_again: int
+
+
+async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) -> Any:
+    """Return the answer to a request that came back.
+
+    Args:
+        sender: the sender of the store.
+        answer: the answer that is an error.
+        wrong: the error.
+
+    Raises:
+        Invalid: the request concerns several ranges, and cannot be cut.
+        WrongRange: it came back too often.
+    """
+    request, seconds = answer.request, answer.timeout_seconds
+    cache = RangeCache()
+    cache.learn(wrong.descriptors, teller=0)
+    concern = request.concerns()
+    if type(request) in MERGES and isinstance(concern, KeySet):
+        parts = [
+            msgspec.structs.replace(request, start=start, end=end)
+            for start, end, _ in cache.pieces(*concern.spans[0])
+        ]
+        if len(parts) > 1:
+            return MERGES[type(request)]([await sender.send(part, seconds) for part in parts])
+    owners = set()
+    for each in request.participants():
+        if isinstance(each, KeySet):
+            owners |= cache.owners(each)
+        elif each is Scope.WHOLE_STORE:
+            owners |= set(cache)
+    if len(owners) > 1:
+        raise several_ranges(len(owners))
+    sent_again = getattr(answer, "sent_again", 0) + 1
+    if sent_again > SENT_AGAIN_MAX:
+        raise wrong
+    again: Any = sender.send(request, seconds)
+    again.sent_again = sent_again
+    return await again

@@ -1,0 +1,124 @@
+"""Embedded stores with several ranges: requests find the range of their keys, or are cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import pytest
+
+from postroom.client import database as asynchronous
+from postroom.client import sync as blocking
+from postroom.client.codec import resolve
+from postroom.client.routing.local import SENT_AGAIN_MAX
+from postroom.errors import Invalid
+from postroom.kv.clock import SystemClock
+from postroom.kv.memory import MemoryEngine
+from postroom.raft.interface import NoPeers
+from postroom.ranges.bounds import WrongRange
+from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.listing import ListRanges
+from postroom.ranges.requests import Get, GetMany
+from postroom.server.assembly import NodeOptions
+from postroom.server.asyncio_driver import AsyncioDriver
+from postroom.server.node import Node
+from postroom.server.thread_driver import ThreadDriver
+from tests.client.stores import Store
+from tests.server.hosting import cut
+
+
+def _node() -> Node:
+    node = Node(MemoryEngine(), SystemClock(), Random(1), NoPeers(), NodeOptions(rests_alone=True))
+    cut(node, b"m", b"z")
+    return node
+
+
+@contextmanager
+def threaded() -> Iterator[tuple[ThreadDriver, blocking.CoreDatabase]]:
+    driver = ThreadDriver(_node(), Random(2))
+    driver.start()
+    core = asynchronous.CoreDatabase(driver, resolve(None), Store._no_status, driver.close)
+    with blocking.CoreDatabase(driver, core) as db:
+        yield driver, db
+
+
+@asynccontextmanager
+async def on_a_loop() -> AsyncIterator[tuple[AsyncioDriver, asynchronous.CoreDatabase]]:
+    driver = AsyncioDriver(_node(), Random(2))
+    driver.start()
+    core = asynchronous.CoreDatabase(driver, resolve(None), Store._no_status, driver.close)
+    async with core as db:
+        yield driver, db
+
+
+async def _answer(driver: Any, request: Any) -> Any:
+    return await driver.send(request)
+
+
+def test_threads_use_all_ranges_and_list_them() -> None:
+    with threaded() as (driver, db):
+        for key in (b"a", b"m", b"z"):
+            db.put(key, key)
+            assert db.get(key) == key
+        listed = driver.run(_answer(driver, ListRanges(b"b", None)))
+        assert [(each.range_id, each.start) for each in listed] == [(1, b""), (2, b"m"), (3, b"z")]
+        (one,) = driver.run(_answer(driver, ListRanges(b"n", b"o")))
+        assert one.range_id == 2
+
+
+def test_tasks_use_all_ranges_and_list_them() -> None:
+    async def run() -> None:
+        async with on_a_loop() as (driver, db):
+            for key in (b"a", b"m", b"z"):
+                await db.put(key, key)
+                assert await db.get(key) == key
+            listed = await _answer(driver, ListRanges(b"", None))
+            assert [each.range_id for each in listed] == [1, 2, 3]
+            with pytest.raises(Invalid, match="2 ranges"):
+                await _answer(driver, GetMany([b"a", b"b", b"n"], 0))
+
+    asyncio.run(run())
+
+
+def test_a_transaction_over_several_ranges_is_refused() -> None:
+    with threaded() as (_, db):
+        tx = db.begin()
+        tx.put(b"a", b"1")
+        tx.put(b"n", b"2")
+        with pytest.raises(Invalid, match="2 ranges"):
+            tx.commit()
+        assert db.get(b"a") is None
+
+
+def test_a_request_whose_range_was_split_while_it_waited_is_sent_again() -> None:
+    with threaded() as (driver, db):
+        db.put(b"n", b"value")
+        replicas, submit = driver.node.replicas, driver.node.replicas.submit
+        wrong = [WrongRange(RangeDescriptor(2, b"m", b"z", 2))]
+
+        def once(call: Any) -> None:
+            if wrong:
+                call.complete(None, wrong.pop())
+            else:
+                submit(call)
+
+        replicas.submit = once  # type: ignore[method-assign]
+        assert driver.run(_answer(driver, Get(b"n"))).value == b"value"
+        assert not wrong
+
+
+def test_a_request_that_always_comes_back_ends_with_an_error() -> None:
+    with threaded() as (driver, _):
+        asked = list[Any]()
+
+        def never(call: Any) -> None:
+            asked.append(call)
+            call.complete(None, WrongRange(RangeDescriptor(2, b"m", b"z", 2)))
+
+        driver.node.replicas.submit = never  # type: ignore[method-assign]
+        with pytest.raises(WrongRange):
+            driver.run(_answer(driver, Get(b"n")))
+        assert len(asked) == SENT_AGAIN_MAX + 1
