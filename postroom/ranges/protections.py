@@ -170,7 +170,7 @@ class Protections:
         image, opened = self.replaced
         if image < timestamp < opened:
             raise SnapshotTooOld(
-                f"the store was restored at {opened}, from an export of {image}; what it was at "
+                f"the store was restored at {opened}, from an export of {image}; its state at "
                 f"{timestamp} is gone: read at a later timestamp"
             )
 

@@ -278,7 +278,9 @@ def advice_on_time(seconds: float) -> str:
             f"begin a new one, and give begin() a longer timeout ({TRANSACTION_SECONDS_MAX:g} s "
             "at most)"
         )
-    return "that is as long as one may be: do the work in shorter ones, or before you begin one"
+    return (
+        "this is the longest timeout: do the work in shorter transactions, or before you begin one"
+    )
 
 
 class ReadsChecker(ValueReader, Protocol):
