@@ -140,7 +140,7 @@ class _Stream:
 def _under_way(cluster: Cluster, leader: Machine, name: str, chance: Random) -> Iterator[None]:
     small = {
         "TURN_STEPS_MAX": _STEPS, "INTAKE_STEPS_MAX": _INTAKE_STEPS,
-        # As elsewhere: else a commit of others, of hundreds of keys, takes as many turns.
+        # A commit of others, of hundreds of keys, would take as many turns otherwise.
         "COMPLETED_AT_ONCE_MAX": max(_STEPS, limits.COMPLETED_AT_ONCE_MAX),
     }  # fmt: skip
     with patch.multiple(limits, **small):
