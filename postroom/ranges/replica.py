@@ -715,6 +715,8 @@ class Replica:
 
     def _refuse_waiting(self) -> None:
         waiting = (*taken(self._clients), *taken(self._upkeep), *taken(self.reads.without_lease))
+        for call in waiting:  # a commit may have been put in line after the lease had ended
+            self.commit_waits.given_up(call.request)
         self._answers.refuse(waiting)
 
     def fail_all(self, error: Error) -> None:

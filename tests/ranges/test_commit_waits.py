@@ -10,6 +10,8 @@ import pytest
 from postroom.errors import TransactionConflict
 from postroom.kv.clock import from_milliseconds
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
+from postroom.raft.proposals import ProposalOutcome
+from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.requests import (
     CommitTransaction,
     DeleteRange,
@@ -53,6 +55,26 @@ def test_a_withdrawn_commit_leaves_the_line_with_its_evaluation(write: Any) -> N
     assert one_range.ask(Get(b"k")).answers[0][0].value is None
     assert not replica.waiting_for
     assert not len(replica.commit_waits)
+
+
+def test_a_commit_that_has_to_wait_when_the_lease_has_ended_is_sent_elsewhere() -> None:
+    """Its proposal ends after the lease; nothing of it stays in memory."""
+    one_range = OneRange()
+    replica, group = one_range.replica, one_range.group
+    one_range.ask(_lock(HOLDER))
+    group.holds = True
+    under_way = one_range.ask(_commit(Put(b"a", b"new"), b"a" * 16))
+    replica.submit(first := Asked(_commit(Put(b"b", b"new"), b"b" * 16)))
+    waiting = one_range.ask(_commit(Put(b"k", b"new")))
+    one_range.end(ProposalOutcome.APPLIED)
+    group.is_leader = False
+    replica.on_leadership(False, 3)
+    replica.stop_serving()
+    one_range.end(ProposalOutcome.APPLIED)
+    assert under_way.answers[0][1] is first.answers[0][1] is None
+    assert [type(error) for _, error in waiting.answers] == [NotLeaseholder]
+    assert not len(replica.commit_waits)
+    assert not replica.commit_waits.calls
 
 
 def test_a_newcomer_does_not_lock_before_a_commit_that_has_waited() -> None:
