@@ -70,7 +70,7 @@ def test_a_read_that_is_answered_at_once_leaves_it(store: Store) -> None:
 def test_sessions_end_it(store: Store) -> None:
     """They take requests in when a turn begins."""
     begun = []
-    store.node.root.replicas.on_room(lambda: begun.append(1))
+    store.node.replicas.on_room(lambda: begun.append(1))
     store.db.put(b"k", b"x")
     assert begun
     assert not store.node.root.replica.reads.only_commits
