@@ -420,6 +420,15 @@ SCHEDULES_MAX: Final = 1000
 CLIENT_QUEUE_MAX: Final = 10_000
 CLIENT_WAITS_MAX: Final = 10_000
 """Requests that wait in a client for a leader, or at nodes for an event."""
+CACHED_RANGES_MAX: Final = 100_000
+REFUTED_RANGES_MAX: Final = 1_000
+"""Descriptors of ranges that a client keeps, and those that it remembers as refuted."""
+NODE_MISTAKES_MAX: Final = 3
+"""Refuted descriptors of a node after which a client does not listen to it."""
+WRONG_RANGES_MAX: Final = 4
+"""Times that a call may be refused as one for another range before it pauses."""
+SPLITS_DURING_CALL_MAX: Final = 10
+"""Times that an embedded store sends a request again because its range has split meanwhile."""
 RETRY_SECONDS_MAX: Final = 60.0
 """The time for which ``run`` tries again, unless told otherwise."""
 RETRY_BACKOFF_SECONDS_MAX: Final = 1.0

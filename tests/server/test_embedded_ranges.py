@@ -13,10 +13,10 @@ import pytest
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import resolve
-from postroom.client.routing.local import SENT_AGAIN_MAX
 from postroom.errors import Invalid
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
+from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.descriptor import RangeDescriptor
@@ -121,4 +121,4 @@ def test_a_request_that_always_comes_back_ends_with_an_error() -> None:
         driver.node.replicas.submit = never  # type: ignore[method-assign]
         with pytest.raises(WrongRange):
             driver.run(_answer(driver, Get(b"n")))
-        assert len(asked) == SENT_AGAIN_MAX + 1
+        assert len(asked) == SPLITS_DURING_CALL_MAX + 1

@@ -13,7 +13,7 @@ A store of one range comes here never.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,11 +21,9 @@ from postroom.client.routing.lanes import several_ranges
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import MERGES
 from postroom.client.sender import Sender
+from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import KeySet, Scope
-
-SENT_AGAIN_MAX: Final = 10
-"""The number of times that a request is sent again; a range is not split so often meanwhile."""
 
 
 class CameBack(Protocol):
@@ -68,7 +66,7 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     if len(owners) > 1:
         raise several_ranges(len(owners))
     sent_again = getattr(answer, "sent_again", 0) + 1
-    if sent_again > SENT_AGAIN_MAX:
+    if sent_again > SPLITS_DURING_CALL_MAX:
         raise wrong
     again: Any = sender.send(request, seconds)
     again.sent_again = sent_again

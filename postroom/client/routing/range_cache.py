@@ -24,17 +24,16 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from postroom.limits import KEY_BYTES_MAX
+from postroom.limits import (
+    CACHED_RANGES_MAX,
+    KEY_BYTES_MAX,
+    NODE_MISTAKES_MAX,
+    REFUTED_RANGES_MAX,
+)
 from postroom.ranges.contract import KeySet
 from postroom.ranges.descriptor import RangeDescriptor
-
-CACHED_RANGES_MAX: Final = 100_000
-REFUTED_MAX: Final = 1_000
-"""The largest number of refuted descriptors that are remembered."""
-MISTAKES_MAX: Final = 3
-"""The number of refuted descriptors of a node after which it is not listened to."""
 
 
 class Piece(NamedTuple):
@@ -89,7 +88,7 @@ class RangeCache:
             Whether anything has changed.
         """
         told = list(descriptors)
-        if told and self.mistakes[teller] >= MISTAKES_MAX:
+        if told and self.mistakes[teller] >= NODE_MISTAKES_MAX:
             self.mistakes[teller] -= 1
             return False
         changes = [self._learn(each, teller, leads=leads) for each in told]
@@ -126,7 +125,7 @@ class RangeCache:
             return False
         self.mistakes[self._tellers[range_id]] += 1
         self._remove(known)
-        while len(self._refuted) >= REFUTED_MAX:
+        while len(self._refuted) >= REFUTED_RANGES_MAX:
             del self._refuted[next(iter(self._refuted))]
         self._refuted[range_id, generation] = None
         return True

@@ -14,8 +14,9 @@ recognised by its transaction's id and gets the answer of the first time. If the
 answer, :mod:`.outcomes` decides what is told.
 
 *The client may be wrong about the ranges*, and so may a node. A refused call is sent to each node
-for each range once. It pauses before it is sent there again, and after ``ASKED_MAX`` refusals. A
-range that no node confirms is forgotten meanwhile, and others are asked (:mod:`.search`).
+for each range once. It pauses before it is sent there again, and after ``WRONG_RANGES_MAX``
+refusals. A range that no node confirms is forgotten meanwhile, and others are asked
+(:mod:`.search`).
 
 ``PendingCalls`` has the calls that pause, and the time-outs. Only the router moves calls.
 """
@@ -26,7 +27,7 @@ import heapq
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +42,7 @@ from postroom.errors import (
     CommitUnknown,
     Unavailable,
 )
+from postroom.limits import WRONG_RANGES_MAX
 from postroom.protocol.failures import (
     CLOCK_AHEAD,
     NOT_LEASEHOLDER,
@@ -56,9 +58,6 @@ from postroom.protocol.failures import (
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CommitTransaction, Unprotect
 from postroom.ranges.waiting import Deadlines
-
-ASKED_MAX: Final = 4
-"""The number of times that a call may be refused as one for another range before it pauses."""
 
 
 class RetryTimes(NamedTuple):
@@ -257,7 +256,7 @@ class FailedTries:
 
     def again_elsewhere(self, call: RemoteCall) -> None:
         """Send a call again, after a pause if too many nodes have refused it."""
-        if call.way is not None and len(call.way.refused) >= ASKED_MAX:
+        if call.way is not None and len(call.way.refused) >= WRONG_RANGES_MAX:
             self.rest(call)
         elif self.again(call):
             self.assign(call)

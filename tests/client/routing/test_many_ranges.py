@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from postroom.client.routing.tries import ASKED_MAX
 from postroom.errors import Invalid, Unavailable
+from postroom.limits import WRONG_RANGES_MAX
 from postroom.messaging.requests import ReadCounters
 from postroom.protocol.failures import NOT_LEASEHOLDER
 from postroom.ranges.descriptor import RangeDescriptor
@@ -260,7 +260,7 @@ def test_a_forged_answer_sends_a_client_nowhere_twice() -> None:
             break
     assert call.result == VALUE, "another node has the range"
     assert len({place[:2] for place in places}) == len(places), "nowhere twice"
-    assert len(places) <= ASKED_MAX
+    assert len(places) <= WRONG_RANGES_MAX
 
 
 def test_a_node_that_always_sends_away_is_not_asked_without_pauses() -> None:

@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.client.routing.range_cache import MISTAKES_MAX, Piece, RangeCache
+from postroom.client.routing.range_cache import Piece, RangeCache
+from postroom.limits import NODE_MISTAKES_MAX
 from postroom.ranges.contract import KeySet
 from postroom.ranges.descriptor import RangeDescriptor
 
@@ -130,7 +131,7 @@ def test_a_refuted_descriptor_is_learned_again_only_from_a_leader() -> None:
 
 def test_a_node_with_several_mistakes_is_not_listened_to_for_once() -> None:
     cache, right = RangeCache(), RangeDescriptor(1)
-    for number in range(MISTAKES_MAX):
+    for number in range(NODE_MISTAKES_MAX):
         assert cache.learn([RangeDescriptor(7, b"", None, 100 + number)], teller=4)
         cache.refute(7, 100 + number)
     forged = RangeDescriptor(7, b"", None, 500)
