@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import Unavailable
 from postroom.kv import keys
-from postroom.ranges.contract import KeySet
+from postroom.ranges.contract import KeySet, RangeIds
 
 if TYPE_CHECKING:
     from postroom.ranges.contract import Request
@@ -103,6 +103,8 @@ class Bounds:
         """Return the error for a request that concerns keys of other ranges; ``None``: none."""
         for concern in request.participants():
             if isinstance(concern, KeySet) and not self._contains_all(concern):
+                return WrongRange(self.descriptor)
+            if isinstance(concern, RangeIds) and {*concern.ids} - {self.descriptor.range_id}:
                 return WrongRange(self.descriptor)
         return None
 
