@@ -7,17 +7,19 @@ answers for itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from postroom.kv.engine import Engine
-from postroom.raft.group import RaftGroup
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ConcernsSpan, Read
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import Bound
+
+if TYPE_CHECKING:
+    from postroom.raft.group import RaftGroup
 
 
 class ListedRange(msgspec.Struct, frozen=True, array_like=True):

@@ -63,10 +63,10 @@ def end_with_error(answer: Any) -> Generator[Any, None, Any]:
     Returns:
         The answer of the other range, or of several.
     """
-    wrong = answer._error
-    if not isinstance(wrong, WrongRange):
+    # The error that is raised is no variable here: it would refer to itself through its traceback.
+    if not isinstance(answer._error, WrongRange):
         raise_error(answer)
-    answer._error = None
+    wrong, answer._error = answer._error, None
     return (yield from send_to_ranges(answer._driver, answer, wrong).__await__())
 
 

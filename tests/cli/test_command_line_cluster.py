@@ -156,7 +156,7 @@ USAGE = [
     ((*SERVE, "--join", ", "), "give at least one HOST:PORT"),
     ((*SERVE, "--join", NOBODY, "--engine", "lmdb"), "none of leveldb, rocksdb"),
     ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "much"), "write 128MiB"),
-    ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "1MiB"), "8388608 at least (8MiB)"),
+    ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "1MiB"), "the least is 8,388,608 (8MiB)"),
     (("get", "k", "--connect", NOBODY, "--insecure", "--memory", "1GiB"), "goes with --path"),
 ]
 

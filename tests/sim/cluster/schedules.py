@@ -341,6 +341,9 @@ def _come_to_rest(cluster: Cluster) -> None:
         if machine.node is None:
             assert machine.open()
     cluster.agenda.run(5.0)
-    applied = {_group(machine).applied_index for machine in cluster.machines}
-    require(len(applied) == 1, f"some have applied more than others: {applied}")
+    # At this moment an entry may be on its way.
+    cluster.run_until(
+        lambda: len({_group(machine).applied_index for machine in cluster.machines}) == 1,
+        "all have applied the same entries",
+    )
     cluster.overseer.look()
