@@ -130,6 +130,8 @@ REQUEST_STEPS: Final = 4
 """The cost of a request in steps, besides the keys that it visits."""
 DESCRIPTION_STEPS: Final = 512
 """The cost in steps of describing a node: it asks the device, and the engine."""
+LISTING_STEPS: Final = 32
+"""The cost in steps of telling a range: it asks the engine for a size."""
 WELCOME_STEPS: Final = 16
 """The cost in steps of telling a client the leader and the nodes."""
 COMPLETED_AT_ONCE_MAX: Final = 32_768

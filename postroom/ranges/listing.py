@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from postroom.kv.engine import Engine
+from postroom.limits import LISTING_STEPS
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ConcernsSpan, Read
 from postroom.ranges.evaluation import View
@@ -77,7 +78,8 @@ class RangeListing:
         """Register the read."""
         registry.reads[ListRanges] = self._list
 
-    def _list(self, _: View, __: ListRanges) -> list[ListedRange]:
+    def _list(self, view: View, _: ListRanges) -> list[ListedRange]:
+        view.steps += LISTING_STEPS
         descriptor, group = self._bounds.descriptor, self._group()
         return [
             ListedRange(

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 
 from postroom.protocol import frames, streams
+from postroom.ranges.listing import ListRanges
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import Get, ReleaseLocks, Unprotect
 from tests.remote.client_names import secret_of
@@ -48,6 +49,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "look-ups": always(1, 0, [], [], True),
     "withdrawals": always(1, 0, [], list(range(4096))),
     "descriptions": _Asks(DescribeNode(), 4096),
+    "listings": _Asks(ListRanges(b"", None), 4096),
     "gets": _Asks(Get(b"k"), 4096),
     "single gets": _Asks(Get(b"k"), 1),
     "what is not allowed": _Asks(ReleaseLocks(bytes(16)), 4096),

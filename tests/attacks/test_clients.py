@@ -25,6 +25,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol import frames
+from postroom.ranges.listing import ListRanges
 from postroom.ranges.nodes import DescribeNode, NodeStatus
 from postroom.ranges.requests import (
     Accounting,
@@ -354,7 +355,7 @@ class Hostile:
             lambda: Scan(*self.span(), self.moment(), self.number(), self.number()),
             lambda: ReverseScan(*self.span(), self.moment(), self.number(), self.number()),
             lambda: ScanChanges(*self.span(), self.moment(), self.random.random() < 0.5),
-            Now, AwaitQuiet, DescribeNode,
+            Now, AwaitQuiet, DescribeNode, lambda: ListRanges(*self.span()),
             lambda: ReadAccounting(self.key()),
             lambda: Protect(self.moment()),
             lambda: Unprotect(self.moment()),

@@ -90,6 +90,31 @@ def test_a_polite_client_waits_for_a_few_turns_of_bounded_work(
     target.check_alive()
 
 
+def test_a_flood_of_listings_asks_the_engine_for_few_sizes_a_turn(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flooding = [Flooding(target, number, "listings") for number in range(CLIENTS)]
+    asked = 0
+    engine = type(target.store.engine)
+    measure = engine.approximate_bytes
+
+    def counted(self: object, lower: bytes, upper: bytes) -> int:
+        nonlocal asked
+        asked += 1
+        return measure(self, lower, upper)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "approximate_bytes", counted)
+    most = 0
+    for _ in range(5):
+        asked = 0
+        for each in flooding:
+            each.go_on()
+        target.turn()
+        most = max(most, asked)
+    steps = limits.TURN_STEPS_MAX + limits.INTAKE_STEPS_MAX
+    assert 0 < most <= steps // limits.LISTING_STEPS + 2 * CLIENTS
+
+
 def test_a_long_read_comes_to_its_end_beside_a_flood_of_short_ones(target: Target) -> None:
     """A read of more than a turn waited for a turn in which nothing came in."""
     target.fill(2 * limits.TURN_STEPS_MAX)
