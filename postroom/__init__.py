@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
     from postroom.client.queues.sending import Enqueue
     from postroom.client.queues.sync_queue import Queue, QueueMessage
-    from postroom.client.range_info import RangeInfo
     from postroom.client.remote.tls_files import TLS
     from postroom.client.sync import Transaction
     from postroom.client.sync_parts import Snapshot
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from postroom.layers.search.sync_index import SearchIndex
     from postroom.messaging.queues.queries import QueueStats
     from postroom.messaging.queues.requests import QueueSettings
+    from postroom.ranges.listing import RangeInfo
     from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 
 __version__ = VERSION
@@ -155,7 +155,6 @@ _NAMES: Final = {
     "client.queues.messages": "EnqueueHandle QueueInfo QueueSchedule",
     "client.queues.sending": "Enqueue",
     "client.queues.sync_queue": "Queue QueueMessage",
-    "client.range_info": "RangeInfo",
     "client.remote.tls_files": "TLS",
     "client.sync": "Transaction",
     "client.sync_parts": "Snapshot",
@@ -174,6 +173,7 @@ _NAMES: Final = {
     "layers.search.sync_index": "SearchIndex",
     "messaging.queues.queries": "QueueStats",
     "messaging.queues.requests": "QueueSettings",
+    "ranges.listing": "RangeInfo",
     "ranges.requests": "Accounting Delete DeleteRange Increment Put",
 }
 """The public names of each module, in agreement with those of ``TYPE_CHECKING``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 import postroom
@@ -53,7 +54,9 @@ def show_range(
 def _print_range(notation: Notation, info: postroom.RangeInfo, listing: Listing) -> None:
     if notation.as_json:
         end = None if info.end is None else notation.json_key(info.end)
-        print_json({**info._asdict(), "start": notation.json_key(info.start), "end": end})
+        print_json(
+            {**msgspec.structs.asdict(info), "start": notation.json_key(info.start), "end": end}
+        )
         return
     listing.add(
         str(info.id),

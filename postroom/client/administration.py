@@ -14,7 +14,6 @@ from postroom.client.commits import commit_one, repeat_one
 from postroom.client.pages import stored_letters, stored_schedule
 from postroom.client.queues.messages import QueueInfo, info_of
 from postroom.client.queues.queue import Queue
-from postroom.client.range_info import RangeInfo, list_ranges
 from postroom.client.sender import Sender
 from postroom.client.values import DeadLetter, InboxInfo, Scheduled, Status
 from postroom.errors import Invalid
@@ -36,6 +35,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.protections import KeepPosition
 
 
@@ -330,7 +330,8 @@ class Administration:
             start: first key.
             end: first key after the span; ``None``: no bound.
         """
-        return await list_ranges(self._sender, *arguments.span(start, end))
+        ranges: list[RangeInfo] = await self._sender.send(ListRanges(*arguments.span(start, end)))
+        return ranges
 
     async def status(self) -> Status:
         """Return the status of the store: sums over all messages, the leader, and the services."""

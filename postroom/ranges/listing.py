@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from postroom.raft.group import RaftGroup
 
 
-class ListedRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range, as its leaseholder tells it.
+class RangeInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A range: the span of keys that one group of replicas contains.
 
     Attributes:
-        range_id: the id of the range.
-        start, end: the bounds of its keys; ``end=None`` is unbounded.
-        generation: the number of its changes.
-        size_bytes: the number of bytes of its data on the device, as far as the engine knows.
-        leader: the node that answers; it has the lease.
-        copies: the nodes that have a replica, in order.
-        splitting: whether a split of the range is being prepared.
+        id: its id; never used twice.
+        start: its first key.
+        end: the first key after it; ``None``: it has no bound.
+        generation: the number of its changes. Of two ranges that have contained a key, the later
+            one has the higher generation.
+        size_bytes: the number of bytes of its data on the device, as far as it is known.
+        leader: the node that leads it.
+        copies: the nodes that have a copy, in order.
+        splitting: whether a split of it is being prepared.
     """
 
-    range_id: int
+    id: int
     start: bytes
     end: bytes | None
     generation: int
@@ -49,7 +51,7 @@ class ListedRange(msgspec.Struct, frozen=True, array_like=True):
 class ListRanges(ConcernsSpan, Read, frozen=True, tag="list_ranges"):
     """A request for the ranges that own a part of ``[start, end)``."""
 
-    answer: ClassVar = list[ListedRange]
+    answer: ClassVar = list[RangeInfo]
     since: ClassVar = 2
 
     start: Bound
@@ -78,11 +80,11 @@ class RangeListing:
         """Register the read."""
         registry.reads[ListRanges] = self._list
 
-    def _list(self, view: View, _: ListRanges) -> list[ListedRange]:
+    def _list(self, view: View, _: ListRanges) -> list[RangeInfo]:
         view.steps += LISTING_STEPS
         descriptor, group = self._bounds.descriptor, self._group()
         return [
-            ListedRange(
+            RangeInfo(
                 descriptor.range_id,
                 descriptor.start,
                 descriptor.end,

@@ -64,9 +64,9 @@ def test_threads_use_all_ranges_and_list_them() -> None:
             db.put(key, key)
             assert db.get(key) == key
         listed = driver.run(_answer(driver, ListRanges(b"b", None)))
-        assert [(each.range_id, each.start) for each in listed] == [(1, b""), (2, b"m"), (3, b"z")]
+        assert [(each.id, each.start) for each in listed] == [(1, b""), (2, b"m"), (3, b"z")]
         (one,) = driver.run(_answer(driver, ListRanges(b"n", b"o")))
-        assert one.range_id == 2
+        assert one.id == 2
 
 
 def test_tasks_use_all_ranges_and_list_them() -> None:
@@ -76,7 +76,7 @@ def test_tasks_use_all_ranges_and_list_them() -> None:
                 await db.put(key, key)
                 assert await db.get(key) == key
             listed = await _answer(driver, ListRanges(b"", None))
-            assert [each.range_id for each in listed] == [1, 2, 3]
+            assert [each.id for each in listed] == [1, 2, 3]
             with pytest.raises(Invalid, match="2 ranges"):
                 await _answer(driver, GetMany([b"a", b"b", b"n"], 0))
 

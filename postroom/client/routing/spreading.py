@@ -24,13 +24,13 @@ import msgspec
 from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.ranges.contract import KeySet, Request
-from postroom.ranges.listing import ListedRange, ListRanges
+from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import Now, ReleaseLocks
 
 
-def _in_order(answers: Iterable[list[ListedRange]]) -> list[ListedRange]:
+def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
     """Return the listed ranges in the order of their keys, each once."""
-    by_id = {each.range_id: each for answer in answers for each in answer}
+    by_id = {each.id: each for answer in answers for each in answer}
     return sorted(by_id.values(), key=lambda each: each.start)
 
 

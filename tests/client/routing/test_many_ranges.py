@@ -11,7 +11,7 @@ from postroom.limits import WRONG_RANGES_MAX
 from postroom.messaging.requests import ReadCounters
 from postroom.protocol.failures import NOT_LEASEHOLDER
 from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.listing import ListedRange, ListRanges
+from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import (
     Get,
     GetForUpdate,
@@ -309,8 +309,8 @@ def test_a_leader_without_an_address_is_searched_for() -> None:
 # --- requests for all ranges
 
 
-def listed(descriptor: RangeDescriptor) -> ListedRange:
-    return ListedRange(
+def listed(descriptor: RangeDescriptor) -> RangeInfo:
+    return RangeInfo(
         descriptor.range_id, descriptor.start, descriptor.end, descriptor.generation, 0, 1, (1,)
     )
 
