@@ -57,11 +57,11 @@ def test_keys_of_several_ranges_are_written_and_read(store: Store) -> None:
 
 def test_all_ranges_are_listed_in_the_order_of_their_keys(store: Store) -> None:
     listed = store.driver.run(_answer(store, ListRanges(b"b", None)))
-    assert [(each.range_id, each.start, each.end) for each in listed] == [
+    assert [(each.id, each.start, each.end) for each in listed] == [
         (1, b"", b"m"), (2, b"m", b"z"), (3, b"z", None),
     ]  # fmt: skip
     listed = store.driver.run(_answer(store, ListRanges(b"m", b"n")))
-    assert [each.range_id for each in listed] == [2]
+    assert [each.id for each in listed] == [2]
 
 
 async def _answer(store: Store, request: Any) -> Any:
@@ -258,7 +258,7 @@ def test_a_client_follows_ranges_that_different_nodes_lead(three: ThreeNodes) ->
     assert client.ask(Get(b"z")).value == b"moved"
     assert client.ask(Get(b"a")).value == b"left"
     listed = client.ask(ListRanges(b"", None))
-    assert [(each.range_id, each.leader) for each in listed] == [(1, 3), (2, 3)]
+    assert [(each.id, each.leader) for each in listed] == [(1, 3), (2, 3)]
 
 
 def test_a_protection_is_taken_back_after_another_range_was_led_anew(three: ThreeNodes) -> None:
