@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from postroom.client import arguments, values
 from postroom.client.codec import Packing
-from postroom.client.commits import commit_one, repeat_one
+from postroom.client.commits import commit_in_ranges, commit_one, repeat_one
 from postroom.client.pages import stored_letters, stored_schedule
 from postroom.client.queues.messages import QueueInfo, info_of
 from postroom.client.queues.queue import Queue
@@ -207,8 +207,7 @@ class Administration:
             Unavailable, CommitUnknown: see ``put``.
         """
         ids = values.dead_letter_ids(dead_letter_ids)
-        replayed: int = await commit_one(self._sender, b"", ReplayDeadLetters(ids))
-        return replayed
+        return await commit_in_ranges(self._sender, ReplayDeadLetters, ids)
 
     async def discard(self, dead_letter_ids: Iterable[str]) -> int:
         """Give dead letters up for good; return how many there were.
@@ -221,8 +220,7 @@ class Administration:
             Unavailable, CommitUnknown: see ``put``.
         """
         ids = values.dead_letter_ids(dead_letter_ids)
-        discarded: int = await commit_one(self._sender, b"", DiscardDeadLetters(ids))
-        return discarded
+        return await commit_in_ranges(self._sender, DiscardDeadLetters, ids)
 
     async def scheduled(
         self, start: bytes = b"", end: bytes | None = None, *, limit: int = 100
@@ -259,8 +257,7 @@ class Administration:
             Unavailable, CommitUnknown: see ``put``.
         """
         found = values.scheduled_ids(ids)
-        cancelled: int = await commit_one(self._sender, b"", CancelScheduled(found))
-        return cancelled
+        return await commit_in_ranges(self._sender, CancelScheduled, found)
 
     async def drain(self, timeout: float = 30.0) -> None:
         """Wait until every outbox entry that is due has been delivered or carried out.

@@ -33,6 +33,7 @@ from postroom.limits import (
     RETRY_SECONDS_MAX,
     TRANSACTION_SECONDS_MAX,
 )
+from postroom.ranges.contract import RANGE_ID_BYTES
 from postroom.ranges.requests import Committed, CommitTransaction
 
 TRANSACTION_ID_BYTES: Final = 16
@@ -57,6 +58,26 @@ async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
     except Unavailable as refusal:
         reply = await send_again(sender, request, refusal)
     return reply.answers[0] if reply.answers else None
+
+
+async def commit_in_ranges(
+    sender: Sender, kind: Callable[[list[bytes]], Any], ids: Iterable[bytes]
+) -> int:
+    """Commit a write about records of no key in each range that has some; sum up the answers.
+
+    Args:
+        sender: the client's sender.
+        kind: makes the write, about the records of one range.
+        ids: the ids of the records, which begin with those of their ranges.
+
+    Raises:
+        Error: see :func:`commit_one`. What concerns other ranges may have happened.
+    """
+    by_range: dict[bytes, list[bytes]] = {}
+    for id_ in ids:
+        by_range.setdefault(id_[:RANGE_ID_BYTES], []).append(id_)
+    answers = [await commit_one(sender, b"", kind(each)) for each in by_range.values()]
+    return sum(answers)
 
 
 def alone(sender: Sender, anchor: bytes, write: Any) -> CommitTransaction[Any]:

@@ -35,6 +35,7 @@ from postroom.ranges.contract import (
     KeySet,
     Maintenance,
     MayWait,
+    RangeIds,
     Read,
     Request,
     Role,
@@ -491,7 +492,14 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
     writes: list[AnyWrite]
 
     def concerns(self) -> Concern:
-        """Return the anchor, where the transaction is decided; :meth:`participants` has all."""
+        """Return where it is decided: at its anchor, or in the range of a first write without key.
+
+        :meth:`participants` has all.
+        """
+        if not self.anchor and self.writes:
+            concern: Concern = self.writes[0].concerns()
+            if isinstance(concern, RangeIds):
+                return concern
         return KeySet((self.anchor,))
 
     def participants(self) -> Iterator[Concern]:

@@ -142,9 +142,8 @@ class Committer:
             CommitUnknown: it is too late to tell.
             MustWait: another transaction has locked what it writes.
         """
-        if not self.bounds.is_whole:
-            self.bounds.check(request)
-        record = keys.transaction_key(request.anchor, request.transaction_id)
+        anchor = request.anchor if self.bounds.is_whole else self._checked_anchor(request)
+        record = keys.transaction_key(anchor, request.transaction_id)
         if self._may_be_known(request):
             known = ctx.get(record)
             if known is not None:
@@ -153,7 +152,7 @@ class Committer:
         if self.may_have_to_wait:
             self._check_locks(ctx, request)
         ctx.transaction_id = request.transaction_id
-        ctx.source = request.anchor
+        ctx.source = anchor
         if is_checked or self.is_long(request):
             return self._evaluate_in_parts(ctx, request, record, is_checked)
         check_reads(ctx, request)
@@ -171,6 +170,16 @@ class Committer:
             if ctx.bytes - size_before > TRANSACTION_BYTES_MAX:
                 check_size(ctx.bytes - size_before)
         return self._committed(ctx, request, record, answers if tells else [])
+
+    def _checked_anchor(self, request: CommitTransaction[Any]) -> bytes:
+        """Return the key of the record; the first one of the range if the request has no key.
+
+        Raises:
+            WrongRange: some of it concerns keys of other ranges.
+        """
+        bounds = self.bounds
+        bounds.check(request)
+        return request.anchor if bounds.contains(request.anchor) else bounds.start
 
     def _check_locks(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
         ctx.steps += len(self._held) // _LOCKS_A_STEP

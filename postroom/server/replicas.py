@@ -21,7 +21,7 @@ from postroom.errors import Error, Invalid
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
-from postroom.ranges.contract import ROOT_ID, KeySet, Request, Scope
+from postroom.ranges.contract import ROOT_ID, KeySet, RangeIds, Request, Scope
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import ReleaseLocks, Value
 from postroom.server.hosted_range import HostedRange
@@ -171,6 +171,11 @@ class Replicas:
             if owner is None:
                 raise self._wrong_range(concern)
             return owner
+        if isinstance(concern, RangeIds):
+            known = [self.hosted[id_].replica for id_ in concern.ids if id_ in self.hosted]
+            if len(concern.ids) != 1 or not known:
+                raise WrongRange(*(replica.bounds.descriptor for replica in known))
+            return known[0]
         if concern is Scope.NODE:
             return self._first
         if concern is Scope.ROOT and ROOT_ID in self.hosted:

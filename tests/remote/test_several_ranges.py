@@ -12,6 +12,7 @@ import pytest
 
 from postroom.client.routing.router import Router
 from postroom.errors import Invalid, VersionMismatch
+from postroom.messaging.requests import CancelScheduled
 from postroom.protocol import frames
 from postroom.protocol.failures import WRONG_RANGE, error_from
 from postroom.protocol.requests import REVISION
@@ -78,6 +79,15 @@ def test_a_transaction_over_several_ranges_is_refused(store: Store) -> None:
         tx.put(b"m", b"1")
         tx.put(b"n", b"2")
     assert store.db.get(b"n") == b"2"
+
+
+def test_a_record_of_a_range_that_does_not_exist_is_told(store: Store) -> None:
+    assert store.db.discard([(1).to_bytes(8, "big").hex() + 20 * "00"]) == 0
+    for key in KEYS:  # now the client knows of several ranges
+        assert store.db.get(key) is None
+    with pytest.raises(Invalid, match="range 77, which does not exist"):
+        store.db.discard([(77).to_bytes(8, "big").hex() + 20 * "00"])
+    assert store.db.discard([(3).to_bytes(8, "big").hex() + 20 * "00"]) == 0
 
 
 # --- sessions
@@ -170,6 +180,21 @@ def test_a_request_for_another_range_is_told_the_right_ones(
     assert name == WRONG_RANGE
     told = [msgspec.convert(each, RangeDescriptor) for each in extra]
     assert [each.range_id for each in told] == expected
+
+
+@pytest.mark.parametrize(
+    ("range_id", "named", "expected"), [(2, (1, 2), [2]), (2, (2, 99), [2]), (77, (), [])]
+)
+def test_a_request_about_a_record_of_another_range_is_told_the_right_one(
+    cut_store: Store, range_id: int, named: tuple[int, ...], expected: list[int]
+) -> None:
+    client = new_client(cut_store, Sessions(cut_store.node))
+    cancel = CancelScheduled([range_id.to_bytes(8, "big") + bytes(29)])
+    id_ = client.session.client + bytes(8)
+    commit = CommitTransaction(id_, client.clock, 60.0, 0, b"", [], [], [cancel])
+    name, _, extra = ask(cut_store, client, commit, *named)
+    assert name == WRONG_RANGE
+    assert [msgspec.convert(each, RangeDescriptor).range_id for each in extra] == expected
 
 
 def test_names_of_ranges_without_requests_are_forgotten(cut_store: Store) -> None:

@@ -93,6 +93,11 @@ def test_a_transaction_over_several_ranges_is_refused() -> None:
         assert db.get(b"a") is None
 
 
+def test_a_record_of_a_range_that_does_not_exist_is_told() -> None:
+    with threaded() as (_, db), pytest.raises(Invalid, match="range 77, which does not exist"):
+        db.discard([(77).to_bytes(8, "big").hex() + 20 * "00"])
+
+
 def test_a_request_whose_range_was_split_while_it_waited_is_sent_again() -> None:
     with threaded() as (driver, db):
         db.put(b"n", b"value")

@@ -19,7 +19,13 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.engine import BlockDamaged
 from postroom.kv.log_device import WriteFault
 from postroom.kv.memory import MemoryEngine
-from postroom.messaging.requests import EnqueueMessage, ReadCounters, ReapQueue
+from postroom.messaging.requests import (
+    CancelScheduled,
+    EnqueueMessage,
+    ListScheduled,
+    ReadCounters,
+    ReapQueue,
+)
 from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import ROOT_ID
@@ -146,6 +152,43 @@ def test_requests_for_the_root_go_to_the_first_range(
     monkeypatch.setattr(Replica, "submit", noted)
     asked(store, ReadPositions())
     assert submitted == [(ROOT_ID, ReadPositions)]
+
+
+def test_records_of_no_key_are_found_by_the_range_that_their_ids_name(store: Store) -> None:
+    for key in KEYS:
+        with store.db.begin() as tx:
+            tx.enqueue_message(key, b"later", deliver_at=3600)
+    hosted = store.node.replicas.hosted.values()
+    ids = [listed_id(store, each.replica) for each in hosted]
+    assert [int(id_[:16], 16) for id_ in ids] == [1, 2, 3]
+    assert store.db.cancel(ids[1:]) == 2
+    assert store.db.cancel([*ids, *ids]) == 1
+    letters = [id_[:-18] for id_ in ids]  # the messages are no dead letters
+    assert store.db.replay(letters) + store.db.discard(letters) == 0
+
+
+def test_a_repeated_commit_of_a_range_without_keys_is_answered_as_the_first_time(
+    store: Store,
+) -> None:
+    with store.db.begin() as tx:
+        tx.enqueue_message(b"m", b"later", deliver_at=3600)
+    id_ = bytes.fromhex(listed_id(store, store.node.replicas.by_id(2)))
+    commit = CommitTransaction(
+        bytes(16), store.node.clock.now(), 60.0, 0, b"", [], [], [CancelScheduled([id_])]
+    )
+    assert asked(store, commit).answers == [1]
+    assert asked(store, commit).answers == [1]
+    bound(store.node, 2, b"m", b"t")
+    assert asked(store, commit).answers == [1]
+
+
+def listed_id(store: Store, replica: Replica) -> str:
+    """Return the id of the only entry of a range that waits for its time."""
+    call = Asked(ListScheduled(b"", None, 10))
+    replica.submit(call)
+    store.driver.settle()
+    (entry,) = call.answers[0][0].entries
+    return str(entry.id.hex())
 
 
 def test_locks_in_all_ranges_are_released(store: Store) -> None:

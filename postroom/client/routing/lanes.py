@@ -29,7 +29,7 @@ from postroom.client.routing.holdings import Holdings
 from postroom.client.routing.links import Link
 from postroom.client.routing.range_cache import RangeCache, is_whole, overlap
 from postroom.errors import Error, Invalid
-from postroom.ranges.contract import ROOT_ID, Concern, KeySet, Scope
+from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import ReleaseLocks
 
@@ -200,7 +200,7 @@ class Lanes:
         """Return the lane in which a call waits, or from which it is sent.
 
         Raises:
-            Invalid: the call concerns several ranges.
+            Invalid: the call concerns several ranges, or one that does not exist.
         """
         if self.only is not None:
             return self.only
@@ -212,8 +212,13 @@ class Lanes:
                 raise several_ranges(len(owners))
             owners = self._owners(concerns[:1])  # the node knows better, or says the same
         if None in owners:
-            way.range_id, way.named = ASTRAY, None
-            return self.astray
+            if self.cache.has_gap():
+                way.range_id, way.named = ASTRAY, None
+                return self.astray
+            if way.is_stray:
+                raise no_such_range(concerns)
+            self.direct(way, self.root, is_named=False)  # its node may know the range
+            return self.root
         first = min(owners, key=_start, default=None)
         lane = self.by_id[ROOT_ID if first is None else first.range_id]
         self.direct(way, lane, is_named=first is not None and Scope.WHOLE_STORE not in concerns)
@@ -237,6 +242,8 @@ class Lanes:
         for each in concerns:
             if isinstance(each, KeySet):
                 owners |= self.cache.owners(each)
+            elif isinstance(each, RangeIds):
+                owners |= {self.cache.by_id(range_id) for range_id in each.ids}
             elif each is Scope.ROOT:
                 owners.add(self.cache.by_id(ROOT_ID))
             elif each is Scope.WHOLE_STORE:
@@ -309,4 +316,13 @@ def several_ranges(count: int) -> Error:
     return Invalid(
         f"the request concerns {count} ranges, and may concern one; nothing was changed: ask for "
         "the keys of one range at a time (db.ranges() lists them)"
+    )
+
+
+def no_such_range(concerns: Iterable[Concern]) -> Error:
+    """Return the error for a call that concerns a range which no node knows."""
+    ids = sorted({id_ for each in concerns if isinstance(each, RangeIds) for id_ in each.ids})
+    return Invalid(
+        f"the request concerns range {', '.join(map(str, ids))}, which does not exist; nothing was "
+        "changed: db.ranges() lists all ranges"
     )

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from postroom.client.routing.lanes import several_ranges
+from postroom.client.routing.lanes import no_such_range, several_ranges
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import MERGES
 from postroom.client.sender import Sender
 from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.ranges.bounds import WrongRange
-from postroom.ranges.contract import KeySet, Scope
+from postroom.ranges.contract import KeySet, RangeIds, Scope
 
 
 class CameBack(Protocol):
@@ -43,7 +43,7 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
         wrong: the error.
 
     Raises:
-        Invalid: the request concerns several ranges, and cannot be cut.
+        Invalid: the request concerns several ranges, and cannot be cut, or one that does not exist.
         WrongRange: it came back too often.
     """
     request, seconds = answer.request, answer.timeout_seconds
@@ -61,6 +61,10 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     for each in request.participants():
         if isinstance(each, KeySet):
             owners |= cache.owners(each)
+        elif isinstance(each, RangeIds):
+            if None in (named := {cache.by_id(range_id) for range_id in each.ids}):
+                raise no_such_range([each])
+            owners |= named
         elif each is Scope.WHOLE_STORE:
             owners |= set(cache)
     if len(owners) > 1:

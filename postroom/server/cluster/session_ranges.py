@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from postroom.limits import RANGES_TOLD_BYTES_MAX, RANGES_TOLD_MAX
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
-from postroom.ranges.contract import ROOT_ID, Concern, KeySet, Request, Scope
+from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Request, Scope
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.server.replicas import Replicas
 
@@ -47,7 +47,7 @@ def concerned_ranges(replicas: Replicas, request: Request, named: int) -> list[R
     """
     known = [hosted.replica.bounds.descriptor for hosted in replicas.hosted.values()]
     concerns = list(request.participants())
-    if named in replicas.hosted and not isinstance(concerns[0], KeySet):
+    if named in replicas.hosted and isinstance(concerns[0], Scope):
         return [each for each in known if each.range_id == named]
     return _few(each for each in known if any(_meets(each, concern) for concern in concerns))
 
@@ -69,6 +69,8 @@ def _meets(descriptor: RangeDescriptor, concern: Concern) -> bool:
             (end is None or lower < end) and (upper is None or start < upper)
             for lower, upper in concern.spans
         )
+    if isinstance(concern, RangeIds):
+        return descriptor.range_id in concern.ids
     return concern is Scope.WHOLE_STORE or descriptor.range_id == ROOT_ID
 
 
