@@ -30,7 +30,7 @@ import msgspec
 from postroom.client.sender import Sender, post
 from postroom.errors import Invalid, TransactionClosed
 from postroom.ranges.requests import ReleaseLocks
-from postroom.ranges.transactions import expired
+from postroom.ranges.transactions.one_range import expired
 
 
 class TransactionState(IntEnum):

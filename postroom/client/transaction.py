@@ -2,7 +2,7 @@
 
 Transactions are optimistic. Reads go to the store and are remembered as keys and spans; writes and
 messages gather here; ``commit`` sends everything in one request. The store then checks that nothing
-read has changed (:mod:`postroom.ranges.transactions`). A transaction sees its own writes.
+read has changed (:mod:`postroom.ranges.transactions.one_range`). A transaction sees its own writes.
 
 A transaction consists of parts, each with one subject::
 
@@ -54,7 +54,7 @@ from postroom.limits import KEY_BYTES_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock, Put
-from postroom.ranges.transactions import RECORD_SECONDS, expired
+from postroom.ranges.transactions.one_range import RECORD_SECONDS, expired
 
 UNKNOWN: Final[Any] = object()
 """The answer of ``known`` if the store has to be asked for the value."""

@@ -11,7 +11,7 @@ batch in one loop::
                                               └─▶ None: the general way evaluates the calls
 
 It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
-:mod:`postroom.ranges.transactions`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
+:mod:`postroom.ranges.transactions.one_range`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
 :mod:`.moving`, :mod:`.inbox`, :mod:`.queues.enqueueing`, :mod:`.queues.settling`, and
 :mod:`postroom.ranges.proposer`.
 
@@ -72,7 +72,7 @@ from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, yields_at
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import Committed, CommitTransaction, Delete, Increment, Put
-from postroom.ranges.transactions import (
+from postroom.ranges.transactions.one_range import (
     CLIENTS_REMEMBERED,
     FEW,
     check_reads,

@@ -29,7 +29,7 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import Collected, CollectGarbage
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 
 COLLECTED_RECORD: Final = "collected"
 KEYS_PER_COLLECTION: Final = 2000

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from postroom.ranges.evaluators import RangeReads
     from postroom.ranges.feed import ChangeFeed
     from postroom.ranges.garbage import GarbageLists
-    from postroom.ranges.transactions import Committer
+    from postroom.ranges.transactions.one_range import Committer
 
 CLIENT_HAS_GONE: Final = "its consumer has gone without a word"
 TIME_HAS_PASSED: Final = "the time of its consumer's transaction has passed"

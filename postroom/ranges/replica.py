@@ -84,7 +84,7 @@ from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.state import RangeState
-from postroom.ranges.transactions import Committer
+from postroom.ranges.transactions.one_range import Committer
 from postroom.ranges.usual import Share, UsualParts, UsualWay
 from postroom.ranges.waiting import Line, earlier
 

@@ -21,7 +21,7 @@ from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import GarbageLists
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Registry
-from postroom.ranges.transactions import Committer
+from postroom.ranges.transactions.one_range import Committer
 
 
 @dataclass(frozen=True, slots=True)

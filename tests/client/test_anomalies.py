@@ -9,7 +9,7 @@ anomaly_dirty_write                  ``Transaction._writes``: writes gather in t
                                      in one ``CommitTransaction``; one raw write set a proposal
 anomaly_dirty_read                   the same; ``LocalReads.read`` asks only what is applied, which
                                      ``View.in_flight`` keeps apart
-anomaly_lost_update                  ``ranges.transactions.check_reads``, keys
+anomaly_lost_update                  ``ranges.transactions.one_range.check_reads``, keys
 anomaly_fuzzy_read                   ``Transaction._read_timestamp`` goes along with every read
 anomaly_phantom                      ``check_reads``, spans; ``versions.scan`` at the timestamp
 anomaly_read_skew                    ``Transaction._read_timestamp``

@@ -8,7 +8,7 @@ from postroom.client import sync as blocking
 from postroom.kv import keys
 from postroom.kv.background import SETTLE_SECONDS
 from postroom.kv.gathering import Gathering
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.client.storage_store import StorageStore
 from tests.client.stores import Store
 

@@ -16,7 +16,7 @@ from postroom.messaging.claims import Arrival
 from postroom.messaging.requests import EnqueueMessage, ReapQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, ReleaseLocks
-from postroom.ranges.transactions import expired
+from postroom.ranges.transactions.one_range import expired
 from tests.client.hand_driver import RemoteDriver, Running
 from tests.client.stores import Store
 from tests.client.watched_engine import CEILING_KEY

@@ -44,7 +44,7 @@ from postroom.ranges.requests import (
     Scan,
     Unprotect,
 )
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 

@@ -35,7 +35,7 @@ from postroom.ranges.requests import (
     Scan,
     Unprotect,
 )
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.sim.checkers import Broken
 from tests.sim.grants import Grants
 

@@ -39,7 +39,7 @@ import psutil
 
 from postroom import aio
 from postroom.messaging.queues.requests import ClaimQueue
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.node import Node
 from tests.cluster.harness import INSECURE, cluster
 from tests.soak import content

@@ -22,7 +22,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import DEFAULT_BUDGET
 from postroom.kv.opening import open_engine
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.sim import checkers
 from tests.soak.work import SWEPT
 

@@ -28,7 +28,7 @@ from postroom.errors import (
 )
 from postroom.kv.clock import from_seconds
 from postroom.ranges.requests import CommitTransaction
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 
 _STAYS_SO: Final = (TransactionConflict, TransactionExpired)
 """The failures of a commit that later evaluations would meet as well."""

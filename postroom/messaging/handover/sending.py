@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unavailable
 from postroom.kv import keys
@@ -40,6 +40,7 @@ from postroom.messaging.handover.requests import DropHandedOver, HandOver
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.messaging.services import CommitWakeUp
+from postroom.ranges.carrier import Carrier, Recipient
 
 READ_AT_ONCE: Final = 2048
 """The number of outgoing entries that a step of the service reads."""
@@ -51,35 +52,6 @@ PAUSE_SECONDS_FIRST: Final = 0.05
 PAUSE_SECONDS_LAST: Final = 5.0
 
 Entry: TypeAlias = Deliverable | Executable
-
-
-class Recipient(NamedTuple):
-    """A range, with the keys that it owns as far as is known."""
-
-    range_id: int
-    start: bytes
-    end: bytes | None
-
-
-class Carrier(Protocol):
-    """The way to the leaseholders of other ranges, and of the range itself.
-
-    Attributes:
-        version: changes whenever it has learned of other ranges.
-    """
-
-    version: int
-
-    def recipient_of(self, key: bytes) -> Recipient:
-        """Return the range that owns a key."""
-
-    def carry(
-        self,
-        recipient: Recipient,
-        request: HandOver,
-        answered: Callable[[Marks | Exception], None],
-    ) -> None:
-        """Carry a batch to a range; ``answered`` is called at most once, perhaps never."""
 
 
 @dataclass(eq=False)

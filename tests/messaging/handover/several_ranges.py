@@ -31,7 +31,7 @@ from postroom.messaging.handover.channels import Channel, lane_of
 from postroom.messaging.handover.marks import Marks
 from postroom.messaging.handover.outgoing import key_of
 from postroom.messaging.handover.requests import HandOver
-from postroom.messaging.handover.sending import Recipient, SendingService
+from postroom.messaging.handover.sending import SendingService
 from postroom.messaging.requests import (
     Counters,
     DeliverDue,
@@ -41,6 +41,7 @@ from postroom.messaging.requests import (
     InboxIndexEntry,
     ReapMessages,
 )
+from postroom.ranges.carrier import Recipient
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.ranges.requests import CommitTransaction, Get, Increment
 from tests.messaging.one_range import Notice, OneRange
@@ -121,7 +122,7 @@ class Network:
         member = self.ranges.owner(key)
         return Recipient(member.range_id, member.bounds.start, member.bounds.end)
 
-    def carry(self, recipient: Recipient, request: HandOver, answered: Answered) -> None:
+    def carry(self, recipient: Recipient, request: Any, answered: Answered) -> None:
         """Keep a batch until the script delivers it."""
         self.batches.append((recipient.range_id, request, answered))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from postroom.errors import LeaseLost, Unavailable
 from postroom.raft.interface import RaftOptions
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.assembly import NodeOptions
 from tests.sim.checkers import require
 from tests.sim.cluster import absence, floods

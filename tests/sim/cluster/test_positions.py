@@ -9,7 +9,7 @@ import pytest
 
 from postroom.errors import SnapshotTooOld
 from postroom.raft.interface import RaftOptions
-from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

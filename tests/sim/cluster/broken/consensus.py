@@ -20,7 +20,7 @@ from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import LeaseHolder, RangeLease
 from postroom.ranges.state import RangeState, decode_command
-from postroom.ranges.transactions import Committer
+from postroom.ranges.transactions.one_range import Committer
 from postroom.server.turn_writer import TurnWriter
 from tests.sim.cluster.broken import Patch
 
@@ -171,7 +171,11 @@ def commits_twice() -> Patch:
 
 def reads_not_checked() -> Patch:
     """Commit a transaction whatever has changed since it read."""
-    return sys.modules["postroom.ranges.transactions"], "check_reads", lambda ctx, request: None
+    return (
+        sys.modules["postroom.ranges.transactions.one_range"],
+        "check_reads",
+        lambda ctx, request: None,
+    )
 
 
 def snapshot_lies() -> Patch:

@@ -1,0 +1,1 @@
+"""Transactions: those of one range, and those that several ranges take part in."""
