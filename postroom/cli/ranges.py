@@ -51,6 +51,23 @@ def show_range(
         _print_range(notation, found[0], listing)
 
 
+@app.command("move-lease")
+@on_a_store_with_values
+def move_lease(
+    store: StoreOptions,
+    notation: Notation,
+    range_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
+    node_id: Annotated[int, typer.Argument(metavar="NODE", min=1, show_default=False)],
+) -> None:
+    """Have NODE lead the range ID, and print the range.
+
+    'postroom range list' shows the IDs, and which nodes have copies. The lease stays there for a
+    minute at least, while NODE can lead.
+    """
+    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+        _print_range(notation, db.move_lease(range_id, node_id), listing)
+
+
 def _print_range(notation: Notation, info: postroom.RangeInfo, listing: Listing) -> None:
     if notation.as_json:
         end = None if info.end is None else notation.json_key(info.end)

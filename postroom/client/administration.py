@@ -35,6 +35,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.lease_moves import MoveLease
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.protections import KeepPosition
 
@@ -329,6 +330,25 @@ class Administration:
         """
         ranges: list[RangeInfo] = await self._sender.send(ListRanges(*arguments.span(start, end)))
         return ranges
+
+    async def move_lease(self, range_id: int, node_id: int) -> RangeInfo:
+        """Have a node lead a range; return the range, once the node does.
+
+        The lease stays there for a minute at least, while the node can lead.
+
+        Args:
+            range_id: the id of the range.
+            node_id: the id of the node, which has a copy of the range.
+
+        Raises:
+            Invalid: there is no such range, or the node has no copy of it.
+            Unavailable: the node does not answer, or lags behind. The lease stays where it is.
+            AccessDenied: this client is no administrator.
+        """
+        range_id = arguments.count(range_id, "range_id")
+        node_id = arguments.count(node_id, "node_id")
+        moved: RangeInfo = await self._sender.send(MoveLease(range_id, node_id))
+        return moved
 
     async def status(self) -> Status:
         """Return the status of the store: sums over all messages, the leader, and the services."""

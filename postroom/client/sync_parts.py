@@ -52,6 +52,7 @@ class Administration:
     # --- the store itself
 
     ranges = blocking(administration.Administration.ranges)
+    move_lease = blocking(administration.Administration.move_lease)
     status = blocking(administration.Administration.status)
     close = blocking(administration.Administration.close)
 

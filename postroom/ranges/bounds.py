@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.errors import Unavailable
+from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.ranges.contract import KeySet, RangeIds
 
@@ -132,3 +132,11 @@ class Bounds:
         return all(map(contains, concern.keys)) and all(
             contains_span(*span) for span in concern.spans
         )
+
+
+def no_such_range(*range_ids: int) -> Invalid:
+    """Return the error for ranges that do not exist."""
+    return Invalid(
+        f"there is no range {', '.join(map(str, range_ids))}; nothing was changed: 'postroom range "
+        "list' and db.ranges() show all ranges"
+    )

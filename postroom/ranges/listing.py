@@ -82,15 +82,17 @@ class RangeListing:
 
     def _list(self, view: View, _: ListRanges) -> list[RangeInfo]:
         view.steps += LISTING_STEPS
+        return [self.info()]
+
+    def info(self) -> RangeInfo:
+        """Return the range as this node, which leads it, knows it."""
         descriptor, group = self._bounds.descriptor, self._group()
-        return [
-            RangeInfo(
-                descriptor.range_id,
-                descriptor.start,
-                descriptor.end,
-                descriptor.generation,
-                self._engine.approximate_bytes(*self._bounds.data),
-                self._node_id,
-                tuple(sorted(map(int, {*group.members, *group.learners}))),
-            )
-        ]
+        return RangeInfo(
+            descriptor.range_id,
+            descriptor.start,
+            descriptor.end,
+            descriptor.generation,
+            self._engine.approximate_bytes(*self._bounds.data),
+            self._node_id,
+            tuple(sorted(map(int, {*group.members, *group.learners}))),
+        )

@@ -112,6 +112,7 @@ class Replica:
         protections: the protected timestamps.
         positions: the positions of readers.
         feed: the change feed.
+        listing: describes the range.
         memory: the memory of a leaseholder; ``holders``: the transactions that hold
             something in it.
         waiting: the lines of calls that wait.
@@ -130,9 +131,10 @@ class Replica:
         "_evaluator", "_evaluators", "_freeing", "_host", "_lease_holder", "_lease_key",
         "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "bounds",
         "charge", "check_age", "clients_that_hold", "commit_waits", "complete", "failed", "feed",
-        "group", "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
-        "protections", "range_id", "reads", "registry", "release_client", "release_expired",
-        "release_locks", "state", "try_get", "usual_parts", "usual_way", "waiting", "wake",
+        "group", "holders", "holds_for", "is_used_up", "listing", "memory", "node_id", "on_room",
+        "positions", "protections", "range_id", "reads", "registry", "release_client",
+        "release_expired", "release_locks", "state", "try_get", "usual_parts", "usual_way",
+        "waiting", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -207,8 +209,8 @@ class Replica:
         committer = Committer(registry, clock.reading, waits, self.bounds)
         garbage = GarbageLists(self.range_id, self.protections, self.positions, self.bounds)
         partitions = Partitions(self._stored, self.protections, self.bounds)
-        listing = RangeListing(self.bounds, self.node_id, self._stored, lambda: self.group)
-        bulk = (garbage, partitions, listing)
+        self.listing = RangeListing(self.bounds, self.node_id, self._stored, lambda: self.group)
+        bulk = (garbage, partitions, self.listing)
         for each in (reads, committer, waits, self.positions, self.feed, *bulk):
             each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits

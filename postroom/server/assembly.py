@@ -27,6 +27,7 @@ from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import descriptor_key
 from postroom.ranges.garbage import Collector
 from postroom.ranges.lease import LEASE_SECONDS
+from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
@@ -178,6 +179,7 @@ def host_range(
     if hosted.is_root:
         NodeRecords(ROOT_ID).register(replica.registry)
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
+    LeaseMoves(replica.listing, hosted).register(replica.registry)
     _observe_bounds(replica, node)
     replica.group = node.consensus.create(range_id, members, replica.state)
     if node.damage.found:

@@ -15,8 +15,9 @@ as its host. :mod:`.assembly` makes it; :mod:`.replicas` has all of them.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from postroom.kv.engine import BlockDamaged
 from postroom.raft.group import RaftGroup
@@ -28,8 +29,11 @@ from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import Nodes
 from postroom.ranges.replica import Replica
 from postroom.server.disk_guard import Damage
-from postroom.server.membership import HandingOver
+from postroom.server.membership import HandingOver, check_successor
 from postroom.server.services import NodeTasks, Pending, Rest, Services, WakeUp
+
+WANTED_SECONDS: Final = 60.0
+"""The time for which a lease stays where a user has moved it, unless its node ceases to lead."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +98,7 @@ class HostedRange:
         nodes_changed: set whenever the record of the nodes has changed.
         wake: asks for a turn in which the replica has its part.
         lease_seconds, values_bytes, monotonic: see ``Host``.
+        wanted_until: the time until which a user wants this node to lead the range.
     """
 
     replica: Replica
@@ -107,6 +112,7 @@ class HostedRange:
         self.monotonic = node.monotonic
         self.wake = node.wake
         self.nodes_changed = WakeUp(node.tasks)
+        self.wanted_until = -math.inf
         self._node = node
         self._may_rest = may_rest
 
@@ -207,3 +213,13 @@ class HostedRange:
             to: the node that is to lead; ``None``: the one that has most of the log.
         """
         return self._handing_over.begin(to)
+
+    # --- the wish of a user
+
+    def check_successor(self, node_id: NodeId) -> None:
+        """Check that a node can lead the range; see :func:`.check_successor`."""
+        check_successor(self.group, self.nodes, node_id)
+
+    def is_wanted_here(self) -> None:
+        """Note that a user wants this node to lead."""
+        self.wanted_until = self.monotonic() + WANTED_SECONDS

@@ -26,12 +26,14 @@ import logging
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
-from postroom.errors import CommitUnknown, Retryable
+from postroom.counted import counted
+from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable
 from postroom.limits import MEMBERS_MAX, VOTERS_MAX
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
 from postroom.raft.proposals import ProposalOutcome
+from postroom.raft.replication import PeerProgress
 from postroom.ranges.nodes import ForgetNode, Nodes
 from postroom.ranges.replica import Replica
 from postroom.server.disk_guard import Damage
@@ -192,20 +194,10 @@ class MembershipService:
         )
 
     def _answers(self, member: NodeId) -> bool:
-        if member == self._host.node_id:
-            return True
-        progress = self._group.progress().get(member)
-        return progress is not None and progress.silent_seconds < SILENT_SECONDS
+        return member == self._host.node_id or answers(self._group.progress().get(member))
 
     def _has_caught_up(self, member: NodeId) -> bool:
-        progress = self._group.progress().get(member)
-        return (
-            progress is not None
-            and not progress.snapshot_under_way
-            and self._answers(member)
-            and progress.match_index > 0  # it has answered at all
-            and progress.match_index + CAUGHT_UP_ENTRIES >= self._group.last_index
-        )
+        return has_caught_up(self._group, member)
 
     def _retires_itself(self, nodes: Nodes) -> bool:
         mine = nodes.by_id(self._host.node_id)
@@ -226,6 +218,50 @@ class MembershipService:
             except (Retryable, CommitUnknown):
                 return False
         return not any(node.retired for node in nodes.nodes if node not in gone)
+
+
+def answers(progress: PeerProgress | None) -> bool:
+    """Return whether a member was heard lately, as the leader knows it."""
+    return progress is not None and progress.silent_seconds < SILENT_SECONDS
+
+
+def has_caught_up(group: RaftGroup, member: NodeId) -> bool:
+    """Return whether another member answers and has nearly all entries, as the leader knows it."""
+    progress = group.progress().get(member)
+    return (
+        progress is not None
+        and not progress.snapshot_under_way
+        and answers(progress)
+        and progress.match_index > 0  # it has answered at all
+        and progress.match_index + CAUGHT_UP_ENTRIES >= group.last_index
+    )
+
+
+def check_successor(group: RaftGroup, nodes: Nodes | None, node_id: NodeId) -> None:
+    """Check that another node can lead the group instead of this one.
+
+    Raises:
+        Invalid: it does not vote in the group, or is to leave.
+        Unavailable: it does not keep up.
+    """
+    known = None if nodes is None or not isinstance(node_id, int) else nodes.by_id(node_id)
+    if node_id not in group.members or (known is not None and known.retired):
+        why = "is to leave" if node_id in group.members else "has no copy that votes"
+        raise Invalid(
+            f"node {node_id} {why}; nothing was changed: nodes "
+            f"{', '.join(map(str, sorted(group.members)))} vote in this range"
+        )
+    progress = group.progress().get(node_id)
+    if progress is None or not answers(progress):
+        raise Unavailable(
+            f"node {node_id} does not answer; nothing was changed: try again when it runs"
+        )
+    if not has_caught_up(group, node_id):
+        behind = group.last_index - progress.match_index
+        raise Unavailable(
+            f"node {node_id} lags {counted(behind, 'entry', 'entries')} behind; nothing was "
+            "changed: try again when it has caught up"
+        )
 
 
 def has_joined(node_id: NodeId, group: RaftGroup, nodes: Nodes) -> bool:

@@ -27,3 +27,15 @@ def test_a_range_that_does_not_exist_is_named_in_the_error(tmp_path: Path) -> No
     postroom.open(tmp_path / "store").close()
     told = invoke("range", "show", "7", "--path", str(tmp_path / "store"))
     assert failed_with(told, 1, "there is no range 7", "postroom range list")
+
+
+def test_the_lease_of_a_range_is_moved_to_a_node(tmp_path: Path) -> None:
+    postroom.open(tmp_path / "store").close()
+    store = ("--path", str(tmp_path / "store"))
+    (moved,) = records("range", "move-lease", "1", "1", *store)
+    assert (moved["id"], moved["leader"]) == (1, 1)
+    assert lines("range", "move-lease", "1", "1", *store) == lines("range", "show", "1", *store)
+    told = invoke("range", "move-lease", "1", "2", *store)
+    assert failed_with(told, 1, "node 2 has no copy", "nodes 1 vote")
+    told = invoke("range", "move-lease", "7", "1", *store)
+    assert failed_with(told, 1, "there is no range 7", "postroom range list")

@@ -40,6 +40,7 @@ from postroom.ranges.contract import (
     Write,
     may_be_long,
 )
+from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import DescribeNode, NodeRecords
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import (
@@ -198,6 +199,7 @@ def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     made = assemble_range(ROOT_ID, store.node, store.node.root, store.engine)
     registry: Registry = made.replica.registry
     NodeRecords(ROOT_ID).register(registry)
+    LeaseMoves(made.replica.listing, store.node.root).register(registry)
     evaluated = [*registry.reads, *registry.commands, *registry.writes]
     elsewhere = {DescribeNode, ReleaseLocks}  # the node itself, and the replica itself
     assert sorted(map(name_of, evaluated)) == sorted(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from random import Random  # noqa: TID251 (seeded)
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from postroom.client.routing.router import Router
 from postroom.errors import Invalid, VersionMismatch
 from postroom.messaging.requests import CancelScheduled
 from postroom.protocol import frames
@@ -18,13 +15,12 @@ from postroom.protocol.failures import WRONG_RANGE, error_from
 from postroom.protocol.requests import REVISION
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.requests import CommitTransaction, Get, GetMany, Now, Protect, Put, Unprotect
-from postroom.server.cluster.session import Session
+from postroom.ranges.requests import CommitTransaction, Get, GetMany, Now, Protect, Unprotect
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.client_names import secret_of
-from tests.remote.scripted_nodes import Asked
 from tests.remote.session_client import Client
+from tests.remote.streams import Streams
 from tests.server.hosting import ThreeNodes, cut
 
 KEYS = (b"a", b"m", b"z")
@@ -85,7 +81,7 @@ def test_a_record_of_a_range_that_does_not_exist_is_told(store: Store) -> None:
     assert store.db.discard([(1).to_bytes(8, "big").hex() + 20 * "00"]) == 0
     for key in KEYS:  # now the client knows of several ranges
         assert store.db.get(key) is None
-    with pytest.raises(Invalid, match="range 77, which does not exist"):
+    with pytest.raises(Invalid, match="there is no range 77"):
         store.db.discard([(77).to_bytes(8, "big").hex() + 20 * "00"])
     assert store.db.discard([(3).to_bytes(8, "big").hex() + 20 * "00"]) == 0
 
@@ -208,57 +204,6 @@ def test_names_of_ranges_without_requests_are_forgotten(cut_store: Store) -> Non
 
 
 # --- three nodes
-
-
-class Streams:
-    """The port of a router that talks to three nodes; frames are carried by hand."""
-
-    def __init__(self, nodes: ThreeNodes) -> None:
-        self.nodes = nodes
-        self.sessions = {f"n:{each}": Sessions(node) for each, node in nodes.nodes.items()}
-        self._open: dict[int, Session] = {}
-        self._alarm = math.inf
-        monotonic = nodes.clock.monotonic
-        self.router = Router(list(self.sessions), self, monotonic, Random(3))
-        self.router.start()
-
-    def open(self, link: int, address: str) -> None:
-        self._open[link] = self.sessions[address].open("somebody", lambda: None)
-
-    def output(self, link: int) -> None:
-        """Do nothing: output is looked for all the time."""
-
-    def close(self, link: int) -> None:
-        self._open.pop(link).close()
-
-    def alarm(self, when: float) -> None:
-        self._alarm = min(self._alarm, when)
-
-    def until(self, condition: Callable[[], Any]) -> None:
-        self.nodes.until(lambda: self._carry() or condition())
-
-    def _carry(self) -> None:
-        if self._alarm <= self.nodes.clock.seconds:
-            self._alarm = math.inf
-            self.router.tick()
-        for link, session in list(self._open.items()):
-            while link in self._open and (frame := self.router.take(link)) is not None:
-                session.received(frame)
-            while link in self._open and (frame := session.take()) is not None:
-                self.router.received(link, frame)
-
-    def ask(self, request: Any) -> Any:
-        call = Asked(request)
-        self.router.submit(call)
-        self.until(lambda: call.answers)
-        if call.error is not None:
-            raise call.error
-        return call.result
-
-    def put(self, number: int, key: bytes, value: bytes) -> None:
-        id_ = self.router.client + number.to_bytes(8, "big")
-        began = self.router.reading()
-        self.ask(CommitTransaction(id_, began, 60.0, 0, key, [], [], [Put(key, value)]))
 
 
 @pytest.fixture

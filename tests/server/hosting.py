@@ -41,21 +41,26 @@ def bound(node: Node, range_id: int, start: bytes, end: bytes | None) -> None:
 
 
 class ThreeNodes:
-    """Three nodes that have ranges 1 and 2; their clock is moved by hand.
+    """Three nodes that have several ranges; their clock is moved by hand.
+
+    Args:
+        cuts: the first keys of the ranges from range 2 on; none are made for an empty one.
 
     Attributes:
         nodes: the nodes, by id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *cuts: bytes) -> None:
+        starts = [start for start in cuts or (b"m",) if start]
         self.clock = HandClock()
         self.network = MemoryNetwork(Random(1), self.clock.monotonic)
         self.nodes = {node_id: self._node(node_id) for node_id in MEMBERS}
         for node in self.nodes.values():
             node.start()
-            cut(node, b"m", members=MEMBERS)
-        self.awaited_leader(1)
-        self.awaited_leader(2)
+            if starts:
+                cut(node, *starts, members=MEMBERS)
+        for range_id in self.nodes[1].replicas.hosted:
+            self.awaited_leader(range_id)
 
     def _node(self, node_id: int) -> Node:
         options = NodeOptions(node_id=node_id, members=MEMBERS, lease_seconds=1.0)
@@ -67,7 +72,7 @@ class ThreeNodes:
 
     def leader(self, range_id: int) -> int | None:
         """Return the node that serves a range."""
-        serving = (each for each in MEMBERS if self.hosted(each, range_id).replica.serves)
+        serving = (each for each in self.nodes if self.hosted(each, range_id).replica.serves)
         return next(serving, None)
 
     def awaited_leader(self, range_id: int) -> int:

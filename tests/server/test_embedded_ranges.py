@@ -94,7 +94,7 @@ def test_a_transaction_over_several_ranges_is_refused() -> None:
 
 
 def test_a_record_of_a_range_that_does_not_exist_is_told() -> None:
-    with threaded() as (_, db), pytest.raises(Invalid, match="range 77, which does not exist"):
+    with threaded() as (_, db), pytest.raises(Invalid, match="there is no range 77"):
         db.discard([(77).to_bytes(8, "big").hex() + 20 * "00"])
 
 

@@ -29,6 +29,7 @@ from postroom.client.routing.holdings import Holdings
 from postroom.client.routing.links import Link
 from postroom.client.routing.range_cache import RangeCache, is_whole, overlap
 from postroom.errors import Error, Invalid
+from postroom.ranges.bounds import no_such_range
 from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import ReleaseLocks
@@ -216,7 +217,7 @@ class Lanes:
                 way.range_id, way.named = ASTRAY, None
                 return self.astray
             if way.is_stray:
-                raise no_such_range(concerns)
+                raise no_such_range(*sorted(_named_ids(concerns)))
             self.direct(way, self.root, is_named=False)  # its node may know the range
             return self.root
         first = min(owners, key=_start, default=None)
@@ -307,6 +308,11 @@ class Lanes:
                 lane.hint = other.target.address
 
 
+def _named_ids(concerns: Iterable[Concern]) -> set[int]:
+    """Return the ids of ranges that a request names."""
+    return {id_ for each in concerns if isinstance(each, RangeIds) for id_ in each.ids}
+
+
 def _start(descriptor: RangeDescriptor | None) -> bytes:
     return b"" if descriptor is None else descriptor.start
 
@@ -316,13 +322,4 @@ def several_ranges(count: int) -> Error:
     return Invalid(
         f"the request concerns {count} ranges, and may concern one; nothing was changed: ask for "
         "the keys of one range at a time (db.ranges() lists them)"
-    )
-
-
-def no_such_range(concerns: Iterable[Concern]) -> Error:
-    """Return the error for a call that concerns a range which no node knows."""
-    ids = sorted({id_ for each in concerns if isinstance(each, RangeIds) for id_ in each.ids})
-    return Invalid(
-        f"the request concerns range {', '.join(map(str, ids))}, which does not exist; nothing was "
-        "changed: db.ranges() lists all ranges"
     )

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from postroom.client.routing.lanes import no_such_range, several_ranges
+from postroom.client.routing.lanes import several_ranges
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import MERGES
 from postroom.client.sender import Sender
 from postroom.limits import SPLITS_DURING_CALL_MAX
-from postroom.ranges.bounds import WrongRange
+from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.contract import KeySet, RangeIds, Scope
 
 
@@ -63,7 +63,7 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
             owners |= cache.owners(each)
         elif isinstance(each, RangeIds):
             if None in (named := {cache.by_id(range_id) for range_id in each.ids}):
-                raise no_such_range([each])
+                raise no_such_range(*each.ids)
             owners |= named
         elif each is Scope.WHOLE_STORE:
             owners |= set(cache)
