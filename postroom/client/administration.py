@@ -38,6 +38,7 @@ from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.lease_moves import MoveLease
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.protections import KeepPosition
+from postroom.ranges.split.requests import AwaitSplit, NewRangeId, PrepareSplit
 
 
 class Administration:
@@ -349,6 +350,25 @@ class Administration:
         node_id = arguments.count(node_id, "node_id")
         moved: RangeInfo = await self._sender.send(MoveLease(range_id, node_id))
         return moved
+
+    async def split(self, key: bytes) -> RangeInfo:
+        """Split a range in two, and wait for it; return the range that begins at ``key`` then.
+
+        Nothing is copied, and the store serves meanwhile.
+
+        Args:
+            key: the first key of the new range.
+
+        Raises:
+            Invalid: a range begins there already, or the range cannot be split: it has queues,
+                staged rows or bulk loads.
+            Unavailable: another split of the range is under way; or a node runs an older version.
+        """
+        key = arguments.key(key)
+        range_id: int = await self._sender.send(NewRangeId())
+        await self._sender.send(PrepareSplit(key, range_id))
+        made: RangeInfo = await self._sender.send(AwaitSplit(key))
+        return made
 
     async def status(self) -> Status:
         """Return the status of the store: sums over all messages, the leader, and the services."""

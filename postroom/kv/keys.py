@@ -227,6 +227,11 @@ def marks_key(range_id: int, sender: int, kind: bytes, lane: int) -> bytes:
     return RANGE + u64(range_id) + MARKS + u64(sender) + kind + bytes((lane,))
 
 
+def marks_prefix(range_id: int) -> bytes:
+    """Return the key prefix of the marks of all channels to a range."""
+    return RANGE + u64(range_id) + MARKS
+
+
 def queue_definitions_prefix(range_id: int) -> bytes:
     """Return the key prefix of the definitions of the queues of a range; the name follows."""
     return RANGE + u64(range_id) + QUEUES + u32(0)

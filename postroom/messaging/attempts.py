@@ -77,6 +77,7 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.services import CommitWakeUp
 from postroom.messaging.undelivered import DeadLetters, DeathLog, reviving_letter
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.ports import Registry
 
@@ -96,6 +97,7 @@ class Attempts:
         inboxes, outbox, dead_letters: those of the range.
         chance: a random number from 0 up to 1.
         since: the timestamp at which this leaseholder began to serve.
+        bounds: the bounds of the range.
         deaths: the log of messages that died.
     """
 
@@ -104,6 +106,7 @@ class Attempts:
     dead_letters: DeadLetters
     chance: Callable[[], float]
     since: Callable[[], int]
+    bounds: Bounds
     deaths: DeathLog = field(default_factory=DeathLog, init=False)
 
     def register(self, registry: Registry) -> None:
@@ -186,6 +189,8 @@ class Attempts:
         """Evaluate ``NoteAttempts``; return the messages in the inbox, as they are stored now."""
         key = request.key
         back: Stored = []
+        if not self.bounds.contains(key):
+            return back  # the range was split: claims on messages of the other half are void
         prefix = keys.inbox_prefix(key)
         left = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
         if request.what != "lost":

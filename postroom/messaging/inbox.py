@@ -79,6 +79,8 @@ class Inboxes:
     Attributes:
         claims: the claims of transactions on messages.
         beginnings: the attempts to write down; set when the range is put together.
+        held_up: notes the keys of inboxes that are held up, while a split is prepared; ``None``:
+            none is.
     """
 
     beginnings: Beginnings
@@ -93,6 +95,7 @@ class Inboxes:
         self._holders = holders
         self.claims = self._claims = Claims()
         self._order = InboxOrder(holders, bounds)
+        self.held_up: set[bytes] | None = None
 
     def register(self, registry: Registry) -> None:
         """Register the reads and the writes of inboxes."""
@@ -105,6 +108,10 @@ class Inboxes:
         """Forget all claims, and the order of the inboxes."""
         self._order.drop()
         self._claims.clear()
+
+    def bounds_changed(self) -> None:
+        """Forget the order of the inboxes, some of which belong to another range now."""
+        self._order.drop()
 
     def release(self, transaction_id: bytes) -> list[object]:
         """Release the claims of a transaction; return the tokens of what may be free."""
@@ -324,6 +331,8 @@ class Inboxes:
 
     def hold_up(self, ctx: Evaluation, key: bytes, waiting: Stored) -> None:
         """Let messages hold up an inbox; ``waiting`` has their ids, and where they wait now."""
+        if self.held_up is not None:
+            self.held_up.add(key)
         mail = read_mail(ctx, key) or InboxIndexEntry(0, b"")
         for id_, waits_at in waiting:
             inbox_index.hold_up(ctx, key, id_, waits_at)

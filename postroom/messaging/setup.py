@@ -18,6 +18,7 @@ from postroom.kv.engine import Reader, WriteSet
 from postroom.messaging.attempts import AttemptNotes, Attempts
 from postroom.messaging.counters import Conservation
 from postroom.messaging.due import earliest
+from postroom.messaging.halves import MessagingHalves
 from postroom.messaging.handover.receiving import HandedOver
 from postroom.messaging.images import check_image
 from postroom.messaging.inbox import Inboxes
@@ -95,6 +96,9 @@ class Messaging:
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
         self.queues = RangeQueues(range_id, environment)
+        self._bounds = replica.bounds
+        self._halves = MessagingHalves(range_id, replica.bounds, self.outboxes, self.inboxes)
+        self._registry.divisible.append(self._halves)
         self._register(environment, check_age, replica.bounds)
         self.rider, self.hear = self.queues, environment.answer_credit
         replica.join(self, self)
@@ -120,7 +124,7 @@ class Messaging:
         execution = Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake)
         attempts = Attempts(
             self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
-            lambda: self.attempts.since,
+            lambda: self.attempts.since, bounds,
         )  # fmt: skip
         staged, peeks = StagedRecords(range_id), Peeks(check_age)
         evaluators = (
@@ -171,6 +175,7 @@ class Messaging:
         self.outboxes.restart(stored)
         self.inboxes.forget()
         self.attempts.restart()
+        self._halves.restart(stored)
         self.queues.restart(stored, is_whole=self._registry.is_whole)
 
     def end_lease(self) -> None:
@@ -209,8 +214,9 @@ class Messaging:
 
     def _let_go(self, ctx: Evaluation, id_: bytes, message: Deliverable | None) -> None:
         """Let a message that leaves the outbox for good no longer hold up its inbox."""
-        if message is not None and message.trial is not None:
-            self.inboxes.let_go(ctx, message.key, id_)
+        if message is None or message.trial is None or not self._bounds.contains(message.key):
+            return
+        self.inboxes.let_go(ctx, message.key, id_)
 
     def first_due(self, stored: Reader) -> int:
         """Return when the services have something to do, before they are started.

@@ -47,12 +47,14 @@ from postroom.ranges import partitions as bulk_keys
 from postroom.ranges import requests as keys
 from postroom.ranges.contract import Request, Role, Write
 from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.split import requests as splits
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     keys,
     bulk_keys,
     listing,
     lease_moves,
+    splits,
     protections,
     nodes,
     messages,

@@ -105,6 +105,12 @@ class RaftGroup:
         return self.core.role == LEADER and self.stopped is None
 
     @property
+    def is_about_to_lead(self) -> bool:
+        """Return whether this only voter leads from its next turn on."""
+        core = self.core
+        return core.is_only_voter and self.stopped is None and core.may_campaign()
+
+    @property
     def has_applied_own_term(self) -> bool:
         """Return whether this leader has applied an entry of its own term, and all earlier ones."""
         own = self.core.first_index_of_term

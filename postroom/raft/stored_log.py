@@ -31,15 +31,18 @@ from typing import Final, TypeAlias
 import msgspec
 
 from postroom.errors import StoreCorrupted
-from postroom.kv.engine import Engine
+from postroom.kv.engine import Engine, WriteSet
 from postroom.raft.interface import NodeId
 from postroom.raft.membership import Members
 
-ENTRIES_VERSION: Final = 1
+ENTRIES_VERSION: Final = 2
 """The version of the entries that this program can read. Frames tell it to the other members."""
 
 ENTRIES_VERSION_MIN: Final = 1
 """The version of the entries that every program can read."""
+
+SPLITS: Final = 2
+"""The version since which a command may split a range (:mod:`postroom.ranges.split`)."""
 
 COMMAND: Final = b"\x00"
 NOOP: Final = b"\x01"
@@ -80,6 +83,15 @@ _decode_applied_members = msgspec.msgpack.Decoder(tuple[int, Members]).decode
 def membership_payload(members: Members) -> bytes:
     """Return the payload of an entry that makes ``members`` the group."""
     return MEMBERSHIP + encode(members)
+
+
+def first_records(engine: Engine, prefix: bytes, voters: tuple[NodeId, ...]) -> WriteSet:
+    """Return the records of a new member of a group whose log begins after the entry (1, 1)."""
+    members = Members(voters)
+    records: WriteSet = {prefix + b"h": encode(HardState(1, None, 1, 1, members, False))}
+    if replays(engine):
+        records[prefix + b"m"] = encode((1, members))
+    return records
 
 
 def is_payload(payload: bytes) -> bool:

@@ -38,7 +38,7 @@ from postroom.ranges.calls import Call, Result
 from postroom.ranges.commit_waits import withdrawn
 from postroom.ranges.evaluation import LONG_SHARE, Evaluation, MustWait, yields_at
 from postroom.ranges.long_checks import LongChecks, too_many_steps
-from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
+from postroom.ranges.ports import ALONE, CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
 from postroom.ranges.requests import CommitTransaction
 
 OTHERS_SHARE: Final = 2
@@ -138,6 +138,7 @@ class BatchEvaluator:
 
     Attributes:
         batch: the batch in the making; ``None``: there is none.
+        alone: the calls that make a proposal of their own, each.
         put_off: the calls that were begun, and left for others.
         checks: the long checks under way.
         time_share: the share of time that long requests have.
@@ -161,6 +162,7 @@ class BatchEvaluator:
         self.waiting_commits: Container[int] = ()
         self.batch: Batch | None = None
         self.checks = LongChecks(commit_checks, cache)
+        self.alone: deque[Call] = deque()
         self.put_off: deque[Call] = deque()
         self.time_share: TimeShare
         self._others_next = self._may_put_off = self._has_put_off = False
@@ -168,14 +170,18 @@ class BatchEvaluator:
     @property
     def is_behind(self) -> bool:
         """Return whether requests that were begun, and left for others, may go on."""
-        return bool(self.checks.waiting or (self.put_off and not self.time_share.is_for_others()))
+        return bool(
+            self.alone
+            or self.checks.waiting
+            or (self.put_off and not self.time_share.is_for_others())
+        )
 
     @property
     def is_at_rest(self) -> bool:
         """Return whether nothing was begun in earlier turns."""
         return not (
-            self.batch or self.put_off or self._others_next or self.checks.waiting
-            or self.time_share.until
+            self.batch or self.alone or self.put_off or self._others_next
+            or self.checks.waiting or self.time_share.until
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
@@ -196,6 +202,9 @@ class BatchEvaluator:
         batch = self.batch
         if batch is None:
             self.batch = batch = Batch(Evaluation(self._cache, self._range_id, last_commit))
+            if self.alone and not taken:
+                self._evaluate_alone(batch, self.alone.popleft())
+                return batch
             if self.put_off or self._others_next or self.checks.waiting:
                 self._lead(batch)
             if batch.unfinished is None:
@@ -216,6 +225,12 @@ class BatchEvaluator:
             # Those that come later make the next proposal: else this one might never be made.
             self._go_on(batch, *unfinished)
         return batch
+
+    def _evaluate_alone(self, batch: Batch, call: Call) -> None:
+        """Evaluate the only request of a batch."""
+        if not self._is_given_up(call, batch.results):
+            batch.ctx.scratch[ALONE] = True
+            self._evaluate_one(batch, call, self._commands[type(call.request)])
 
     def take_up(self, batch: Batch) -> Batch:
         """Go on with a batch for which the calls of clients are evaluated already."""
@@ -239,7 +254,7 @@ class BatchEvaluator:
         calls = [] if batch is None else [call for call, _, _ in batch.results]
         if batch is not None and batch.unfinished is not None:
             calls.append(batch.unfinished[0])
-        return [*calls, *self.put_off, *self.checks]
+        return [*calls, *self.alone, *self.put_off, *self.checks]
 
     def abandon(self) -> list[Call]:
         """Give up everything that goes over several turns, and return the calls."""
@@ -250,6 +265,7 @@ class BatchEvaluator:
             if batch.completing is not None:
                 batch.completing.close()
         self.batch = None
+        self.alone.clear()
         self.put_off.clear()
         self.checks.clear()
         self.time_share.since = None
@@ -292,7 +308,10 @@ class BatchEvaluator:
             ctx.reject()
             results.append((call, None, _bare(error)))
         else:
-            if said is CHECKS_LONG:
+            if said is ALONE:
+                self._leave(ctx, going_on)
+                self.alone.append(call)
+            elif said is CHECKS_LONG:
                 self._leave(ctx, going_on)
                 self.checks.add(call)
             elif self._keeps_waiting(call, batch):

@@ -7,6 +7,8 @@ neighbours nothing. The removals go through the group, so that replicas stay equ
 
 A proposal that leaves much has several lists, so that a step of the collector is never long.
 
+A range that was split off looks first for garbage of before its beginning (:mod:`.sweep`).
+
 A list names engine keys that go for good (history, COMMIT records, reaped messages), and heads,
 which go only if they still contain the tombstone of that time.
 """
@@ -29,6 +31,7 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import Collected, CollectGarbage
+from postroom.ranges.sweep import Sweep
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 
 COLLECTED_RECORD: Final = "collected"
@@ -50,6 +53,7 @@ class GarbageLists:
         self._protections = protections
         self._positions = positions
         self._bounds = bounds
+        self._sweep = Sweep(range_id, bounds)
         self._from = self._prefix
 
     def register(self, registry: Registry) -> None:
@@ -60,6 +64,7 @@ class GarbageLists:
         """Begin with a new lease."""
         self._from = self._prefix
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
+        self._sweep.restart(stored)
 
     def finish(self, ctx: Evaluation) -> Iterator[None] | None:
         """Stage the list of a proposal, or its lists."""
@@ -93,6 +98,10 @@ class GarbageLists:
         """Remove what the oldest lists name."""
         self._positions.remove_those_over(ctx)
         threshold = self._positions.limit(ctx, request.threshold)
+        if 0 < self._sweep.until <= threshold:
+            self._advance_to(ctx, self._sweep.until)
+            removed, more = self._sweep.go_on(ctx, request.keys_max)
+            return Collected(removed, more=more, left=True)
         upper = self._prefix + keys.u64(threshold)
         removed, last = 0, b""
         for listed, packed in ctx.iterate(self._from, upper):
@@ -104,7 +113,7 @@ class GarbageLists:
         if last:
             self._advance(ctx, last)
         lists = ctx.iterate(last + b"\x00" if last else self._from, self._end)
-        left = next(lists, None) is not None
+        left = self._sweep.until > 0 or next(lists, None) is not None
         return Collected(removed, more=removed >= request.keys_max, left=left)
 
     def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
@@ -125,13 +134,17 @@ class GarbageLists:
         return listed[len(self._prefix) :][:8]
 
     def _advance(self, ctx: Evaluation, last: bytes) -> None:
-        """Note how far is collected: reads below are refused, later passes start there."""
-        collected = int.from_bytes(self._stamp(last), "big")
+        """Note how far is collected; later passes start there."""
+        self._advance_to(ctx, int.from_bytes(self._stamp(last), "big"))
+        ctx.after.append(lambda: self._skip_to(last))
+
+    def _advance_to(self, ctx: Evaluation, collected: int) -> None:
+        """Note how far is collected: reads below are refused."""
+        collected = max(collected, self._protections.collected)
         ctx.writes[self._record] = keys.u64(collected)
         ctx.grow(len(ctx.writes) * 32)
         # Before it is applied, so that no read slips in below while versions vanish.
-        self._protections.collected = max(self._protections.collected, collected)
-        ctx.after.append(lambda: self._skip_to(last))
+        self._protections.collected = collected
 
     def _skip_to(self, last: bytes) -> None:
         """Start the next pass behind deleted lists, which leave tombstones in the engine."""

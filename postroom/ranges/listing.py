@@ -66,6 +66,9 @@ class RangeListing:
         node_id: the id of this node.
         engine: the engine of the node.
         group: returns the member of the consensus group.
+
+    Attributes:
+        splitting: returns whether a split of the range is being prepared.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RangeListing:
         self._node_id = node_id
         self._engine = engine
         self._group = group
+        self.splitting: Callable[[], bool] = lambda: False
 
     def register(self, registry: Registry) -> None:
         """Register the read."""
@@ -95,4 +99,5 @@ class RangeListing:
             self._engine.approximate_bytes(*self._bounds.data),
             self._node_id,
             tuple(sorted(map(int, {*group.members, *group.learners}))),
+            self.splitting(),
         )

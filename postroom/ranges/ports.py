@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import Error
 from postroom.kv.engine import BlockDamaged, Reader, WriteSet
 from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
+
+if TYPE_CHECKING:
+    from postroom.ranges.descriptor import RangeDescriptor
 
 
 class Host(Protocol):
@@ -120,10 +123,46 @@ class MemoryKeeper(Protocol):
         """Hear that a request which had to wait is waited for no more."""
 
 
+class Divisible(Protocol):
+    """The part of a range's metadata that a split divides: it goes with user keys, or is refused.
+
+    ``prepared`` is called on every replica, and with each change. The rest happens on the
+    leaseholder.
+    """
+
+    def prepared(self, key: bytes | None) -> None:
+        """Hear at which key a split is prepared; ``None``: none is."""
+
+    def check(self, ctx: Evaluation) -> None:
+        """Check that everything can be divided.
+
+        Raises:
+            Invalid: something cannot. The error names it.
+        """
+
+    def divide_some(self, ctx: Evaluation) -> bool:
+        """Look for a part of what goes with its key; return whether there is more to look for."""
+
+    def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
+        """Return whether something is due for keys from ``key`` on, which would be overtaken."""
+
+    def halve(self, ctx: Evaluation, right: RangeDescriptor) -> bytes:
+        """Stage what goes to the right half; return the sums with which that begins, packed.
+
+        Raises:
+            Unavailable: not all of it is found yet, or it is too much for a proposal.
+        """
+
+    def halved(self) -> None:
+        """Hear that the split is applied, and the bounds are the new ones."""
+
+
 ReadEvaluator: TypeAlias = Callable[[View, Any], Any]
 WriteEvaluator: TypeAlias = Callable[[Evaluation, Any], Any]
 
 CHECKS_LONG: Final = "the check of its reads takes long"
+ALONE: Final = "it makes a proposal of its own"
+"""The token that a command yields to be evaluated alone. Then it finds the token in ``scratch``."""
 
 
 class ChecksFirst(NamedTuple):
@@ -157,6 +196,10 @@ class Registry:
         sizes: the functions that count what is kept in memory for clients, by name. All counts
             return to zero.
         observers: called with what is applied to a record, on every replica, by engine key.
+        triggers: called with what an entry of the log applies to a record, and with the write set
+            in which it does, after the observers. Such an entry has an observed record, too.
+            Snapshots do not call them.
+        divisible: the parts of the metadata that a split divides.
         replaced_at: the timestamp at which everything stored was replaced; 0: never. Reads before
             it prove nothing.
         is_whole: whether what is stored is whole, and not being replaced step by step.
@@ -169,6 +212,8 @@ class Registry:
     on_written: list[Callable[[WriteSet], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)
+    triggers: dict[bytes, Callable[[bytes | None, WriteSet], None]] = field(default_factory=dict)
+    divisible: list[Divisible] = field(default_factory=list)
     replaced_at: int = 0
     is_whole: bool = True
     refusal: Callable[[], Error] | None = None

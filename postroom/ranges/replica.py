@@ -117,6 +117,7 @@ class Replica:
             something in it.
         waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.
+        listing: tells of the range.
         on_room: called with each turn, when there is room for reads again.
         usual_way: makes usual proposals; ``None``: the general way makes all of them.
         usual_parts: the parts that it is made from.
@@ -716,6 +717,9 @@ class Replica:
         return [*reading, *self._evaluator.abandon()]
 
     def _refuse_waiting(self) -> None:
+        """Send those that wait elsewhere, unless this member is to lead in a moment."""
+        if self.group.is_about_to_lead:
+            return
         waiting = (*taken(self._clients), *taken(self._upkeep), *taken(self.reads.without_lease))
         for call in waiting:  # a commit may have been put in line after the lease had ended
             self.commit_waits.given_up(call.request)

@@ -135,7 +135,7 @@ class RangeState:
         self._range_id = range_id
         self._stored = stored
         self._cache = cache
-        self._observers = registry.observers
+        self._observers, self._triggers = registry.observers, registry.triggers
         self._lease_holder = lease_holder
         self._owner = owner
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
@@ -184,7 +184,7 @@ class RangeState:
         """Stage the effects of a command that is good under the lease."""
         writes = decided.writes
         if not writes.keys().isdisjoint(self._observers):
-            self._observe(writes)
+            self._observe(writes, staged)
         # Last, since it cannot fail: what is staged is all of it or nothing.
         if len(writes) < MANY:
             staged.update(writes)
@@ -226,10 +226,13 @@ class RangeState:
             observer(self._stored.get(key))
         self._owner.stop_serving()
 
-    def _observe(self, writes: WriteSet) -> None:
+    def _observe(self, writes: WriteSet, staged: WriteSet) -> None:
         for key, observer in self._observers.items():
             if key in writes:
                 observer(writes[key])
+        for key, trigger in self._triggers.items():
+            if key in writes:
+                trigger(writes[key], staged)
 
 
 class _CommandDecoding:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, from_seconds
-from postroom.kv.engine import Engine
+from postroom.kv.engine import Engine, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.claiming import QueueEnvironment
@@ -24,19 +24,24 @@ from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.raft.interface import NodeId, RaftOptions
 from postroom.ranges.contract import ROOT_ID
-from postroom.ranges.descriptor import descriptor_key
+from postroom.ranges.descriptor import RangeDescriptor, descriptor_key
 from postroom.ranges.garbage import Collector
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
+from postroom.ranges.split.halving import Halving
+from postroom.ranges.split.preparing import Preparing
+from postroom.ranges.split.service import SplitService
 from postroom.server.disk_guard import Damage
 from postroom.server.hosted_range import HostedRange, HostingNode
 from postroom.server.membership import MembershipService
 from postroom.server.replicas import Replicas
 from postroom.server.services import Rest, Services, WakeUp
 
+Observer: TypeAlias = Callable[[bytes | None], None]
+"""A function that hears what is applied to a record."""
 GENERAL_ONLY: Final = "POSTROOM_GENERAL_ONLY"
 """The environment variable that turns off the usual way of proposals, to look for a fault."""
 
@@ -92,6 +97,20 @@ class AssembledNode(HostingNode, Protocol):
     def observe_nodes(self, stored: bytes | None) -> None:
         """Take the new record of the nodes."""
 
+    def check_new_range(self, range_id: int) -> None:
+        """Check that a range with this id may begin."""
+
+    def has_range(self, range_id: int) -> bool:
+        """Return whether this node has anything of a range."""
+
+    def begin_range(
+        self, descriptor: RangeDescriptor, members: tuple[NodeId, ...], staged: WriteSet
+    ) -> None:
+        """Have a range, once the write set that joins its first records is written."""
+
+    def change_bounds(self, range_id: int, stored: bytes | None, observe: Observer) -> None:
+        """Have a range take the bounds of a descriptor, once that is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class RangeComponents:
@@ -100,7 +119,8 @@ class RangeComponents:
     Attributes:
         replica: the replica.
         messaging: the messaging of the range.
-        deliveries, executions, advances: the wake-ups that services have work.
+        deliveries, executions, advances, splits: the wake-ups that services have work.
+        preparing: the split that the range prepares, if any.
     """
 
     replica: Replica
@@ -108,6 +128,8 @@ class RangeComponents:
     deliveries: WakeUp
     executions: WakeUp
     advances: WakeUp
+    splits: WakeUp
+    preparing: Preparing
 
 
 def assemble_range(
@@ -144,7 +166,11 @@ def assemble_range(
     restoring = Restoring(replica.bounds, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)
     messaging.restoring = restoring
-    return RangeComponents(replica, messaging, deliveries, executions, advances)
+    splits = WakeUp(tasks)
+    preparing = Preparing(replica, stored, node, splits)
+    for each in (preparing, Halving(replica, node.begin_range)):
+        each.register(registry)
+    return RangeComponents(replica, messaging, deliveries, executions, advances, splits, preparing)
 
 
 def held_ranges(engine: Engine) -> list[int]:
@@ -190,15 +216,12 @@ def host_range(
 
 
 def _observe_bounds(replica: Replica, node: AssembledNode) -> None:
-    """Have the node follow the bounds of a range, after its replica."""
-    observers, key = replica.registry.observers, descriptor_key(replica.range_id)
-    observe = observers[key]
-
-    def observe_and_follow(stored: bytes | None) -> None:
-        observe(stored)
-        node.replicas.follow(replica.range_id)
-
-    observers[key] = observe_and_follow
+    """Have the node follow the bounds of a range, along with its replica."""
+    observers, range_id = replica.registry.observers, replica.range_id
+    observe = observers[descriptor_key(range_id)]
+    observers[descriptor_key(range_id)] = lambda stored: node.change_bounds(
+        range_id, stored, observe
+    )
 
 
 def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -> Services:
@@ -215,6 +238,7 @@ def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -
         upkeep, tasks.sleep, node.clock.now, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,
     )  # fmt: skip
+    splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,
         "executor": Mover(EXECUTE_DUE, upkeep, made.executions, *moving).run,
@@ -223,4 +247,5 @@ def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -
         "collector": collector.run,
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
-    }, {"queues": queues.trouble}, {"queues": queues.note})  # fmt: skip
+        "split": splits.run,
+    }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note})  # fmt: skip

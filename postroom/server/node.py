@@ -28,16 +28,20 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from postroom.errors import Error, StoreCorrupted, Unavailable
+from postroom.errors import Error, Invalid, StoreCorrupted, Unavailable
+from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, WriteSet
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, Transport
+from postroom.raft.stored_log import first_records
 from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.descriptor import RangeDescriptor, decode_descriptor
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
-from postroom.server.assembly import NodeOptions, held_ranges, host_range
+from postroom.ranges.split.records import last_range_id
+from postroom.server.assembly import NodeOptions, Observer, held_ranges, host_range
 from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.hosted_range import HostedRange
@@ -116,11 +120,16 @@ class Node:
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
         self.replicas = Replicas(clock.monotonic)
+        self._is_applying = False
+        self._begun: list[tuple[RangeDescriptor, tuple[NodeId, ...]]] = []
+        self._bounds_changed: list[tuple[int, bytes | None, Observer]] = []
         for range_id in held_ranges(engine):
             self.host_range(range_id, options.members)
         self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
         if storage is not None:
-            bring_up_to_date(storage, self.consensus)
+            self._is_applying = True
+            bring_up_to_date(storage, self.consensus, self._begin_ranges)
+            self._is_applying = False
 
     def host_range(self, range_id: int, members: Sequence[NodeId]) -> HostedRange:
         """Begin to have a range, between two turns; its group goes on with the next one.
@@ -133,6 +142,67 @@ class Node:
         self.replicas.add(hosted)
         self.wake(urgent=False)
         return hosted
+
+    # --- ranges that begin
+
+    def has_range(self, range_id: int) -> bool:
+        """Return whether this node has anything of a range."""
+        prefixes = keys.range_prefix(range_id), keys.raft_log_prefix(range_id)
+        spans = [(prefix, keys.after_prefix(prefix)) for prefix in prefixes]
+        return any(next(self.engine.iterate(*span), None) is not None for span in spans)
+
+    def check_new_range(self, range_id: int) -> None:
+        """Check that a range with this id may begin.
+
+        Raises:
+            Invalid: there is such a range.
+            Unavailable: this node does not know yet that the id was given out.
+        """
+        if self.has_range(range_id):
+            raise Invalid(f"there is a range {range_id}; nothing was changed: ask for a new id")
+        if range_id > last_range_id(self.engine, ROOT_ID):
+            raise Unavailable(
+                f"this node does not know yet of the range id {range_id}; nothing was changed: try "
+                "again",
+                retry_after=0.05,
+            )
+
+    def begin_range(
+        self, descriptor: RangeDescriptor, members: tuple[NodeId, ...], staged: WriteSet
+    ) -> None:
+        """Have a range, once the write set that joins its first records is written.
+
+        Args:
+            descriptor: the descriptor of the range, whose state is in the write set.
+            members: the first voters of its group.
+            staged: the write set in which it begins.
+        """
+        prefix = keys.raft_log_prefix(descriptor.range_id)
+        if next(self.engine.iterate(prefix, keys.after_prefix(prefix)), None) is None:
+            staged.update(first_records(self.engine, prefix, members))
+        self._begun.append((descriptor, members))
+
+    def change_bounds(self, range_id: int, stored: bytes | None, observe: Observer) -> None:
+        """Have a range take the bounds of a descriptor, once that is written."""
+        self._bounds_changed.append((range_id, stored, observe))
+        if not self._is_applying:
+            self._begin_ranges()
+
+    def _begin_ranges(self) -> None:
+        """Have the ranges that have begun, and those that are shorter now, as it is written.
+
+        Requests go to a range that begins before the other one refuses them.
+        """
+        begun, self._begun = self._begun, []
+        changed, self._bounds_changed = self._bounds_changed, []
+        shorter = {range_id: decode_descriptor(stored, range_id) for range_id, stored, _ in changed}
+        for descriptor, members in begun:
+            hosted = host_range(descriptor.range_id, self, self._stored, members)
+            self.replicas.add(hosted, shorter)
+            self.wake(urgent=True)
+        for range_id, stored, observe in changed:
+            observe(stored)
+            self.replicas.follow(range_id)
 
     @property
     def root(self) -> HostedRange:
@@ -156,7 +226,7 @@ class Node:
             StoreCorrupted: a record that it needs cannot be read. The node is closed again.
         """
         try:
-            error = self.write(self.consensus.stage())
+            error = self.write(self._stage())
             self.finish(error)
             self.turn()
         except StoreCorrupted:
@@ -284,11 +354,16 @@ class Node:
         finally:
             self._prepares = False
         self.replicas.evaluate()
-        staged = self.consensus.stage()
+        staged = self._stage()
         if staged:
             self._writer.stage_ceiling(self.clock, staged)
             self.consensus.send_early()
         return staged
+
+    def _stage(self) -> WriteSet:
+        """Return the writes of all groups; bounds that they change are taken when it is written."""
+        self._is_applying = True
+        return self.consensus.stage()
 
     def _look_around(self) -> None:
         """Check clock, disk and compaction: each turn near the reserve, else each 50 ms."""
@@ -312,6 +387,9 @@ class Node:
             self._fail(error)
             return
         self._writer.turn_is_durable(self.clock)
+        self._is_applying = False
+        if self._bounds_changed:
+            self._begin_ranges()
         self.consensus.release()
         self.tasks.run()
 

@@ -12,6 +12,7 @@ format that this version does not read, is left alone.
 from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -184,15 +185,27 @@ def _fitting(engine: Engine) -> int:
     return min(LOG_SEGMENT_BYTES, max(share, _SEGMENT_BYTES_MIN))
 
 
-def bring_up_to_date(storage: Storage, consensus: Consensus) -> None:
+def bring_up_to_date(
+    storage: Storage, consensus: Consensus, begin_ranges: Callable[[], None]
+) -> None:
     """Apply the entries that are known to be committed, once all groups are open, piece by piece.
+
+    Args:
+        storage: the storage of the node.
+        consensus: its groups.
+        begin_ranges: opens the ranges that have begun by that. Their entries are applied then.
 
     Raises:
         Unavailable: a write failed.
     """
+    done: set[int] = set()
     try:
-        for writes in consensus.replay():
-            storage.write_turn(writes, sync=False)
+        while groups := [group for id_, group in consensus.groups.items() if id_ not in done]:
+            for group in groups:
+                done.add(group.group_id)
+                for writes in group.replay():
+                    storage.write_turn(writes, sync=False)
+            begin_ranges()
     except EngineFailed as failure:
         raise stopped_by(failure) from failure
     storage.serve(consensus.retained)

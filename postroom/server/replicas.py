@@ -22,6 +22,7 @@ from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import ROOT_ID, KeySet, RangeIds, Request, Scope
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import ReleaseLocks, Value
 from postroom.server.hosted_range import HostedRange
@@ -69,15 +70,23 @@ class Replicas:
 
     # --- the ranges
 
-    def add(self, hosted: HostedRange) -> None:
+    def add(
+        self, hosted: HostedRange, shorter: Mapping[int, RangeDescriptor] | None = None
+    ) -> None:
         """Add a range, which contains the keys within its bounds.
+
+        Args:
+            hosted: the range.
+            shorter: the descriptors of ranges that are told later that they do not contain these
+                keys any more. Requests for the keys go to the new range from now on.
 
         Raises:
             ValueError: another range owns one of the keys.
         """
         replica = hosted.replica
         assert hosted.range_id not in self.hosted
-        self._spans.replace({replica: _span_of(replica)})
+        spans = {self.by_id(each): _span(told) for each, told in (shorter or {}).items()}
+        self._spans.replace({**spans, replica: _span(replica.bounds.descriptor)})
         self.hosted = dict(sorted({**self.hosted, hosted.range_id: hosted}.items()))
         replica.memory.on_begun = self._on_lease
         self._change()
@@ -99,7 +108,7 @@ class Replicas:
             ValueError: two ranges would own a key.
         """
         replicas = [self.by_id(range_id) for range_id in range_ids]
-        self._spans.replace({replica: _span_of(replica) for replica in replicas})
+        self._spans.replace({each: _span(each.bounds.descriptor) for each in replicas})
 
     def _change(self) -> None:
         """Have requests go straight to the only replica, or be sent to one of several."""
@@ -282,9 +291,9 @@ class Replicas:
             replica.fail_all(error)
 
 
-def _span_of(replica: Replica) -> Span | None:
-    """Return the span of the keys of a replica; ``None``: it contains none."""
-    start, end = replica.bounds.start, replica.bounds.end
+def _span(descriptor: RangeDescriptor) -> Span | None:
+    """Return the span of the keys of a range; ``None``: it contains none."""
+    start, end = descriptor.start, descriptor.end
     return (start, end) if end is None or start < end else None
 
 

@@ -49,6 +49,7 @@ class ScriptedGroup:
     is_leader = has_applied_own_term = True
     entries_received_at = float("-inf")
     learners: tuple[int, ...] = ()
+    is_about_to_lead = False
     members = (1, 2, 3)
     leader = 1
 

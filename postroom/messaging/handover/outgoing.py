@@ -144,6 +144,10 @@ class Outgoing:
             raise _in_several_ranges(update.key)
         return True
 
+    def has_own_from(self, key: bytes) -> bool:
+        """Return whether entries go out that are for keys of the range from ``key`` on."""
+        return self._uncounted > 0 or any(each >= key for each in self._own)
+
     def check_room(self) -> None:
         """Check that there is room for one more entry.
 

@@ -1,0 +1,20 @@
+"""The split of a range: a right half begins at a key, and no data is moved.
+
+::
+
+    PrepareSplit ─▶ record "split" ─ DivideSome ... ─▶ Split, alone in its entry ─┬─▶ left, shorter
+        │ (:mod:`.preparing`)     (:mod:`.service`)       (:mod:`.halving`)       └─▶ right, new
+        └── CancelSplit ─▶ no record                                at each replica: the trigger
+
+What lies under user keys is the right half's from the entry on. The metadata of a range falls into
+three classes:
+
+* *Stays left*: both outboxes, dead letters, counters. They have a sender's identity.
+* *Goes with its key*: postponed messages that hold up an inbox, and the marks of channels. They are
+  few, and ``Split`` moves them. Lists of garbage stay left, where the keys of the right half are
+  passed over. The right half looks once for garbage of before its beginning
+  (:mod:`postroom.ranges.sweep`).
+* *New*: descriptor, applied record, lease and what is collected (:mod:`.records`).
+
+A range with queues, staged rows, bulk loads or a restore is not split.
+"""

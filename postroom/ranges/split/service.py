@@ -1,0 +1,86 @@
+"""The service that carries a prepared split out, on the leaseholder.
+
+::
+
+    prepared ─▶ DivideSome, while there is more ─▶ Split ─┬─▶ over
+                    ▲                                     ├─ Unavailable ─▶ a pause, and again
+                    └─────────────────────────────────────┘
+                                                          └─ Invalid ─▶ CancelSplit, with the reason
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable, shorten
+from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
+from postroom.ranges.split.records import SplitRecord
+from postroom.ranges.split.requests import CancelSplit, DivideSome, Split
+
+_IDLE_SECONDS: Final = 3600.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class SplitWakeUp(Protocol):
+    """The wake-up that a split is prepared, or over."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Wait until it is set, or for a time, and reset it."""
+
+
+@dataclass(eq=False)
+class SplitService:
+    """The service; see the module.
+
+    Attributes:
+        preparing: the split that is prepared.
+        send: a function that sends a request to the range, as upkeep.
+        sleep: a function that waits for a number of seconds.
+        wake_up: the wake-up that a split is prepared, or over.
+        waits_for: why the split is not over yet; empty: nothing keeps it.
+    """
+
+    preparing: Preparing
+    send: Callable[[Any], Awaitable[Any]]
+    sleep: Callable[[float], Awaitable[None]]
+    wake_up: SplitWakeUp
+    waits_for: str = field(default="", init=False)
+
+    async def run(self) -> None:
+        """Carry out what is prepared, for ever."""
+        while True:
+            record = self.preparing.record
+            if record is None:
+                self.waits_for = ""
+                await self.wake_up.wait(_IDLE_SECONDS)
+                continue
+            try:
+                await self._carry_out(record)
+            except Retryable as error:
+                self.waits_for = str(error)
+                pause = error.retry_after if isinstance(error, Unavailable) else 0.0
+                await self.sleep(pause or RETRY_SECONDS)
+            except CommitUnknown:
+                await self.sleep(RETRY_SECONDS)  # the record tells what came of it
+
+    async def _carry_out(self, record: SplitRecord) -> None:
+        try:
+            while await self.send(DivideSome()):
+                pass
+            await self.send(Split())
+        except Invalid as error:
+            if self.preparing.record == record:
+                _log.warning("the split at %s is given up: %s", shorten(record.key), error)
+                await self.send(CancelSplit(record.key, str(error)))
+
+    def note(self) -> str:
+        """Return what the status tells of the split."""
+        record = self.preparing.record
+        if record is None:
+            return ""
+        waits = f", waits: {self.waits_for}" if self.waits_for else ""
+        return f"splits at {shorten(record.key)}{waits}"
