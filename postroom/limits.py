@@ -429,6 +429,8 @@ NODE_MISTAKES_MAX: Final = 3
 """Refuted descriptors of a node after which a client does not listen to it."""
 WRONG_RANGES_MAX: Final = 4
 """Times that a call may be refused as one for another range before it pauses."""
+SPLIT_HELD_UP_MAX: Final = 2000
+"""The number of messages that hold up inboxes, and that a split moves."""
 SPLITS_DURING_CALL_MAX: Final = 10
 """Times that an embedded store sends a request again because its range has split meanwhile."""
 RETRY_SECONDS_MAX: Final = 60.0

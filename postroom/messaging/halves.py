@@ -14,7 +14,7 @@ stay left. They become outgoing when they are due, and arrive like those of any 
 Finding what holds up inboxes is done beforehand, a part at a time: the index of inboxes tells it.
 Inboxes that are held up meanwhile are noted. ``halve`` moves the messages. They are seldom many, so
 this needs no second part of the outbox, no position in it, and no way back. *Price:* a range does
-not split while more than ``HELD_UP_MAX`` messages hold up inboxes of its right half.
+not split while more than ``SPLIT_HELD_UP_MAX`` messages hold up inboxes of its right half.
 
 The marks are one small record for each channel, of which a sending range has nine.
 """
@@ -28,7 +28,7 @@ import msgspec
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.limits import PROPOSAL_BYTES_MAX, SPLIT_HELD_UP_MAX
 from postroom.messaging.handover import marks
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import mail_entries
@@ -38,12 +38,10 @@ from postroom.ranges.bounds import Bounds
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.evaluation import Evaluation
 
-HELD_UP_MAX: Final = 2000
-"""The number of messages that a split moves at most."""
 LOOKED_AT_ONCE: Final = 2000
 """The number of inboxes that ``divide_some`` looks at."""
 _LOOKED_A_STEP: Final = 8
-_NAMED_MAX: Final = 3
+_NAMED: Final = 3
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _STAGING: Final = {
@@ -83,7 +81,7 @@ class MessagingHalves:
         self._key = self._cursor = key
         self._inboxes.held_up = None if key is None else set()
 
-    # --- what cannot be divided
+    # --- records that cannot be divided
 
     def check(self, ctx: Evaluation) -> None:
         """Check that there are neither queues nor staged rows.
@@ -102,7 +100,7 @@ class MessagingHalves:
         prefix = keys.queue_definitions_prefix(self._range_id)
         names: list[str] = []
         for raw, _ in ctx.iterate(prefix, keys.after_prefix(prefix)):
-            if len(names) == _NAMED_MAX:
+            if len(names) == _NAMED:
                 return [*names, "other queues"]
             name = raw[len(prefix) :]
             dropped = raw.startswith(keys.dropped_queues_prefix(self._range_id))
@@ -125,7 +123,7 @@ class MessagingHalves:
             or deliverable.outgoing.has_own_from(key) or executable.outgoing.has_own_from(b"")
         )  # fmt: skip
 
-    # --- what goes with its key
+    # --- messages and marks that go with their keys
 
     def divide_some(self, ctx: Evaluation) -> bool:
         """Look for inboxes of the right half that are held up."""
@@ -165,11 +163,11 @@ class MessagingHalves:
                 if entry is None:
                     continue  # it has come back, and what says so goes with the next one
                 moved, size = moved + 1, size + len(entry)
-                if moved > HELD_UP_MAX or size > PROPOSAL_BYTES_MAX:
+                if moved > SPLIT_HELD_UP_MAX or size > PROPOSAL_BYTES_MAX:
                     raise Unavailable(
-                        f"more than {HELD_UP_MAX} postponed messages, or {PROPOSAL_BYTES_MAX} "
-                        "bytes of them, hold up inboxes of the right half; nothing was changed: "
-                        "wait until fewer do",
+                        f"more than {SPLIT_HELD_UP_MAX} postponed messages, or "
+                        f"{PROPOSAL_BYTES_MAX} bytes of them, hold up inboxes of the right half; "
+                        "nothing was changed: wait until fewer do",
                         retry_after=1.0,
                     )
                 moved_to = there + waits_at[len(here) :]

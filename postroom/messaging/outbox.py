@@ -57,7 +57,7 @@ from postroom.ranges.requests import Accounting, Put
 ENTRY_BYTES: Final = 64
 """The cost of an entry in bytes beside its content, as it counts towards a transaction's limit."""
 DUE_BYTES: Final = 8
-_LOOKED_AT_MAX: Final = 100
+_LOOKED_AT: Final = 100
 QUIET: Final = "no outbox entry is due, or on its way"
 """The token of those that wait for that."""
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
@@ -168,11 +168,9 @@ class Outbox:
         """Return whether a message for a key from ``key`` on is due, or too many to look are."""
         if not self._waiting(ctx):
             return False
-        due = list(islice(self._due(ctx, ctx.timestamp), _LOOKED_AT_MAX))
+        due = list(islice(self._due(ctx, ctx.timestamp), _LOOKED_AT))
         ctx.steps += len(due)
-        return len(due) == _LOOKED_AT_MAX or any(
-            self.decode(stored).key >= key for _, stored in due
-        )
+        return len(due) == _LOOKED_AT or any(self.decode(stored).key >= key for _, stored in due)
 
     def has_due_stored(self, reader: Reader, now: int) -> bool:
         """Return whether a stored entry is due."""

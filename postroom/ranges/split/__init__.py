@@ -6,8 +6,8 @@
         │ (:mod:`.preparing`)     (:mod:`.service`)       (:mod:`.halving`)       └─▶ right, new
         └── CancelSplit ─▶ no record                                at each replica: the trigger
 
-What lies under user keys is the right half's from the entry on. The metadata of a range falls into
-three classes:
+The right half owns its keys from the entry on, with everything that lies under them. The metadata
+of a range falls into three classes:
 
 * *Stays left*: both outboxes, dead letters, counters. They have a sender's identity.
 * *Goes with its key*: postponed messages that hold up an inbox, and the marks of channels. They are

@@ -39,7 +39,7 @@ from postroom.ranges.transactions.one_range import RECORD_SECONDS
 BeginRange = Callable[[RangeDescriptor, tuple[int, ...], WriteSet], None]
 """A function that has a node begin to have a range, with given members.
 
-What that needs on the disk joins the write set in which the split is applied.
+Its first records join the write set in which the split is applied.
 """
 
 

@@ -32,8 +32,8 @@ SPLIT_IS_OVER: Final = "the split of the range is over"
 RETRY_SECONDS: Final = 0.05
 
 
-class RangeIds(Protocol):
-    """The range ids of a node."""
+class NodeRanges(Protocol):
+    """The ranges that a node has, and those that may begin."""
 
     def check_new_range(self, range_id: int) -> None:
         """Check that a range with this id may begin.
@@ -47,11 +47,14 @@ class RangeIds(Protocol):
         """Return whether this node has anything of a range."""
 
 
-class WakeUp(Protocol):
-    """A wake-up of the service."""
+class SplitWakeUp(Protocol):
+    """The wake-up that a split is prepared, or over."""
 
     def set(self, *, urgent: bool = False) -> None:
         """Set the wake-up."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Wait until it is set, or for a time, and reset it."""
 
 
 class Preparing:
@@ -60,7 +63,7 @@ class Preparing:
     Args:
         replica: the replica of the range.
         stored: the engine that the range reads.
-        ids: the range ids of the node.
+        ids: the ranges of the node.
         wake_up: the wake-up of the service.
 
     Attributes:
@@ -68,7 +71,7 @@ class Preparing:
     """
 
     def __init__(
-        self, replica: Replica, stored: ValueReader, ids: RangeIds, wake_up: WakeUp
+        self, replica: Replica, stored: ValueReader, ids: NodeRanges, wake_up: SplitWakeUp
     ) -> None:
         self._replica = replica
         self._range_id = replica.range_id

@@ -13,23 +13,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable, shorten
-from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
+from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing, SplitWakeUp
 from postroom.ranges.split.records import SplitRecord
 from postroom.ranges.split.requests import CancelSplit, DivideSome, Split
 
 _IDLE_SECONDS: Final = 3600.0
 
 _log: Final = logging.getLogger(__name__)
-
-
-class SplitWakeUp(Protocol):
-    """The wake-up that a split is prepared, or over."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time, and reset it."""
 
 
 @dataclass(eq=False)
