@@ -56,6 +56,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: the budget of memory that its storage has too (:class:`.Budget`).
         rests_alone: whether a node that is alone writes nothing, its lease included, before the
             first write of a client or a service.
+        spread_seconds: how often a node with several ranges looks whether it is to give a lease
+            away (:mod:`.lease_spreading`).
         is_general_only: whether all proposals are made in the general way
             (:mod:`postroom.messaging.usual`).
     """
@@ -72,6 +74,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
     memory_bytes: int = MEMORY_BYTES
     rests_alone: bool = False
+    spread_seconds: float = 10.0
     is_general_only: bool = msgspec.field(
         default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
     )

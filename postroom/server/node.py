@@ -45,10 +45,11 @@ from postroom.server.assembly import NodeOptions, Observer, held_ranges, host_ra
 from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.hosted_range import HostedRange
+from postroom.server.lease_spreading import LeaseSpreading
 from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replicas import Replicas
-from postroom.server.services import NodeTasks, Pending, all_of
+from postroom.server.services import NodeTasks, Pending, Services, all_of
 from postroom.server.turn_writer import TurnWriter
 
 UPKEEP_SECONDS: Final = 0.001
@@ -123,6 +124,8 @@ class Node:
         self._is_applying = False
         self._begun: list[tuple[RangeDescriptor, tuple[NodeId, ...]]] = []
         self._bounds_changed: list[tuple[int, bytes | None, Observer]] = []
+        spreading = LeaseSpreading(self, options.spread_seconds)
+        self._spreading = Services(self.tasks, {"lease spreading": spreading.run})
         for range_id in held_ranges(engine):
             self.host_range(range_id, options.members)
         self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
@@ -140,6 +143,7 @@ class Node:
         """
         hosted = host_range(range_id, self, self._stored, members)
         self.replicas.add(hosted)
+        self._spread_leases()
         self.wake(urgent=False)
         return hosted
 
@@ -199,10 +203,17 @@ class Node:
         for descriptor, members in begun:
             hosted = host_range(descriptor.range_id, self, self._stored, members)
             self.replicas.add(hosted, shorter)
+            self._spread_leases()
             self.wake(urgent=True)
         for range_id, stored, observe in changed:
             observe(stored)
             self.replicas.follow(range_id)
+
+    def _spread_leases(self) -> None:
+        """Begin to spread the leases of several ranges, unless no other node could have them."""
+        has_several = len(self.replicas.hosted) > 1
+        if has_several and not (self.options.rests_alone or self._spreading.running):
+            self._spreading.start()
 
     @property
     def root(self) -> HostedRange:

@@ -18,7 +18,6 @@ from tests.client.hand_driver import HandClock
 from tests.messaging.one_range import Asked
 
 MEMBERS: Final = (1, 2, 3)
-_TURN_SECONDS: Final = 0.001
 
 
 def cut(node: Node, *cuts: bytes, members: tuple[int, ...] = (1,)) -> list[HostedRange]:
@@ -48,9 +47,11 @@ class ThreeNodes:
 
     Attributes:
         nodes: the nodes, by id.
+        turn_seconds: the time between two turns.
     """
 
     def __init__(self, *cuts: bytes) -> None:
+        self.turn_seconds = 0.001
         starts = [start for start in cuts or (b"m",) if start]
         self.clock = HandClock()
         self.network = MemoryNetwork(Random(1), self.clock.monotonic)
@@ -92,7 +93,7 @@ class ThreeNodes:
         end = self.clock.seconds + seconds
         while not condition():
             assert self.clock.seconds < end, "it does not happen"
-            self.clock.seconds += _TURN_SECONDS
+            self.clock.seconds += self.turn_seconds
             for node in self.nodes.values():
                 node.turn()
 
