@@ -49,8 +49,8 @@ def test_every_message_is_read_as_it_was_written() -> None:
 
 
 def test_the_bytes_of_a_frame_are_fixed() -> None:
-    assert encode_frame([(7, Voted(3, True))], 5) == b"\x94\1\5\x91\x92\x07\x93\4\3\xc3\1"
-    assert encode_frame([], 5) == b"\x94\1\5\x90\1", "I live"
+    assert encode_frame([(7, Voted(3, True))], 5) == b"\x94\1\5\x91\x92\x07\x93\4\3\xc3\2"
+    assert encode_frame([], 5) == b"\x94\1\5\x90\2", "I live"
 
 
 def test_another_version_is_dropped() -> None:
