@@ -51,6 +51,22 @@ def show_range(
         _print_range(notation, found[0], listing)
 
 
+@app.command("split")
+@on_a_store_with_values
+def split_range(
+    store: StoreOptions,
+    notation: Notation,
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+) -> None:
+    """Split the range of KEY, and print the range that begins there.
+
+    Nothing is copied, and the store serves meanwhile. A range with queues is not split.
+    """
+    key_bytes = notation.read_key(key)
+    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+        _print_range(notation, db.split(key_bytes), listing)
+
+
 @app.command("move-lease")
 @on_a_store_with_values
 def move_lease(

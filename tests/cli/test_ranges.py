@@ -39,3 +39,22 @@ def test_the_lease_of_a_range_is_moved_to_a_node(tmp_path: Path) -> None:
     assert failed_with(told, 1, "node 2 has no copy", "nodes 1 vote")
     told = invoke("range", "move-lease", "7", "1", *store)
     assert failed_with(told, 1, "there is no range 7", "postroom range list")
+
+
+def test_a_range_is_split_at_a_key(tmp_path: Path) -> None:
+    with postroom.open(tmp_path / "store") as db:
+        db.put(b"a", b"1")
+        db.put(b"n", b"2")
+    store = ("--path", str(tmp_path / "store"))
+    (made,) = records("range", "split", "m", *store)
+    assert (made["id"], made["start"], made["end"], made["generation"]) == (2, "m", None, 2)
+    assert [line.split("\t")[:4] for line in lines("range", "list", *store)] == [
+        ["1", "", "m", "2"], ["2", "m", "", "2"],
+    ]  # fmt: skip
+    told = invoke("range", "split", "m", *store)
+    assert failed_with(told, 1, "range 2 begins at", "within it")
+    with postroom.open(tmp_path / "store") as db:
+        assert (db.get(b"a"), db.get(b"n")) == (b"1", b"2")
+        db.create_queue("orders")
+    told = invoke("range", "split", "c", *store)
+    assert failed_with(told, 1, "the queue 'orders'")

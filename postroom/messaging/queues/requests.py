@@ -162,10 +162,6 @@ class CreateQueue(ConcernsRoot, Write, frozen=True, tag="create_queue"):
     name: QueueName
     settings: QueueSettings
 
-    def anchor(self) -> bytes:
-        """Return the name of the queue."""
-        return self.name.encode()
-
 
 class UpdateQueue(ConcernsRoot, Write, frozen=True, tag="update_queue"):
     """A request to change a queue: its ``settings`` by name, and ``paused`` if it is given.
@@ -181,10 +177,6 @@ class UpdateQueue(ConcernsRoot, Write, frozen=True, tag="update_queue"):
     settings: dict[str, bool | int | float | str | None]
     paused: bool | None = None
 
-    def anchor(self) -> bytes:
-        """Return the name of the queue."""
-        return self.name.encode()
-
 
 class DropQueue(ConcernsRoot, Write, frozen=True, tag="drop_queue"):
     """A request to drop a queue: the commit removes it, and its messages are deleted in steps."""
@@ -194,10 +186,6 @@ class DropQueue(ConcernsRoot, Write, frozen=True, tag="drop_queue"):
     frees_room: ClassVar = True
 
     name: QueueName
-
-    def anchor(self) -> bytes:
-        """Return the name of the queue."""
-        return self.name.encode()
 
 
 class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
@@ -446,10 +434,6 @@ class SetSchedule(ConcernsRoot, Write, frozen=True, tag="set_schedule"):
     headers: Headers = None
     priority: Priority = 0
     group: Group = ""
-
-    def anchor(self) -> bytes:
-        """Return the name of the schedule."""
-        return self.name.encode()
 
 
 # --- claims ---------------------------------------------------------------------------------------
