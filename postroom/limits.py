@@ -326,6 +326,16 @@ PEER_UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes from one peer that the node has not taken yet; beyond it the stream is not read."""
 PEER_QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Frames that wait for one peer. Beyond it frames are dropped, which consensus repeats."""
+CALL_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A frame with a call from one range to another, or with its answer."""
+CALLS_UNDER_WAY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The calls of a node to one other node that have no answer yet: more fail at once."""
+CALLS_SERVED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The calls of other nodes that a node has not answered yet: more fail at once."""
+CALLS_READ_BYTES_A_TURN: Final = 2 * 1024 * 1024
+"""The calls after which a turn takes in no more frames."""
+CALL_CLOCK_OFFSET_SECONDS_MAX: Final = 1000 * 365 * 86400.0
+"""The lead of another node's clock that a call cannot have: it would use up all timestamps."""
 NODE_ANSWER_BYTES_MAX: Final = 1024 * 1024
 """The answer to a question of another node: who it is, whether it may join."""
 COMMAND_BYTES_MAX: Final = 32 * 1024 * 1024

@@ -26,13 +26,11 @@ class Recipient(NamedTuple):
 
 
 class Carrier(Protocol):
-    """The way to the leaseholders of other ranges, and of the range itself.
+    """The way to the leaseholders of other ranges, and of the range itself."""
 
-    Attributes:
-        version: changes whenever it has learned of other ranges.
-    """
-
-    version: int
+    @property
+    def version(self) -> int:
+        """Return a number that changes whenever it has learned of other ranges."""
 
     def recipient_of(self, key: bytes) -> Recipient:
         """Return the range that contains a key."""

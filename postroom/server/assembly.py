@@ -17,6 +17,7 @@ from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
+from postroom.messaging.handover.sending import SendingService
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
@@ -37,6 +38,7 @@ from postroom.ranges.split.service import SplitService
 from postroom.server.disk_guard import Damage
 from postroom.server.hosted_range import HostedRange, HostingNode
 from postroom.server.membership import MembershipService
+from postroom.server.range_calls import RangeCalls
 from postroom.server.replicas import Replicas
 from postroom.server.services import Rest, Services, WakeUp
 
@@ -87,6 +89,7 @@ class AssembledNode(HostingNode, Protocol):
     options: NodeOptions
     clock: HybridLogicalClock
     consensus: Consensus
+    calls: RangeCalls
     damage: Damage
 
     @property
@@ -122,7 +125,7 @@ class RangeComponents:
     Attributes:
         replica: the replica.
         messaging: the messaging of the range.
-        deliveries, executions, advances, splits: the wake-ups that services have work.
+        deliveries, executions, departures, advances, splits: the wake-ups that services have work.
         preparing: the split that the range prepares, if any.
     """
 
@@ -130,6 +133,7 @@ class RangeComponents:
     messaging: Messaging
     deliveries: WakeUp
     executions: WakeUp
+    departures: WakeUp
     advances: WakeUp
     splits: WakeUp
     preparing: Preparing
@@ -149,7 +153,7 @@ def assemble_range(
     tasks, options = node.tasks, node.options
     replica = Replica(range_id, options.node_id, stored, node.clock, host, WakeUp(tasks))
     protections, registry = replica.protections, replica.registry
-    deliveries, executions = WakeUp(tasks), WakeUp(tasks)
+    deliveries, executions, departures = WakeUp(tasks), WakeUp(tasks), WakeUp(tasks)
     advances, notes = WakeUp(tasks), WakeUp(tasks)
     environment = QueueEnvironment(
         bounds=replica.bounds,
@@ -169,11 +173,14 @@ def assemble_range(
     restoring = Restoring(replica.bounds, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)
     messaging.restoring = restoring
+    messaging.departures = departures
     splits = WakeUp(tasks)
     preparing = Preparing(replica, stored, node, splits)
     for each in (preparing, Halving(replica, node.begin_range)):
         each.register(registry)
-    return RangeComponents(replica, messaging, deliveries, executions, advances, splits, preparing)
+    return RangeComponents(
+        replica, messaging, deliveries, executions, departures, advances, splits, preparing
+    )
 
 
 def held_ranges(engine: Engine) -> list[int]:
@@ -214,7 +221,7 @@ def host_range(
     if node.damage.found:
         replica.group.step_aside()
     rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
-    hosted.equip(replica, _services(hosted, node, made), rest, node.damage)
+    hosted.equip(replica, _services(hosted, node, made, stored), rest, node.damage)
     return hosted
 
 
@@ -227,8 +234,10 @@ def _observe_bounds(replica: Replica, node: AssembledNode) -> None:
     )
 
 
-def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -> Services:
-    """Return the services of a range."""
+def _services(
+    hosted: HostedRange, node: AssembledNode, made: RangeComponents, stored: Engine
+) -> Services:
+    """Return the services of a range, which reads ``stored``."""
     tasks, options = node.tasks, node.options
     replica, messaging = made.replica, made.messaging
     upkeep, queues = hosted.upkeep, messaging.queues
@@ -237,6 +246,10 @@ def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -
         return replica.last_commit
 
     moving = (node.clock.seconds_until, last_commit, options.poll_seconds)
+    sending = SendingService(
+        hosted.range_id, messaging.outboxes, stored, node.calls, upkeep, made.departures,
+        tasks.monotonic, options.poll_seconds,
+    )  # fmt: skip
     collector = Collector(
         upkeep, tasks.sleep, node.clock.now, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,
@@ -245,6 +258,7 @@ def _services(hosted: HostedRange, node: AssembledNode, made: RangeComponents) -
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,
         "executor": Mover(EXECUTE_DUE, upkeep, made.executions, *moving).run,
+        "outgoing": sending.run,
         "attempts": lambda: messaging.attempts.run(upkeep, options.poll_seconds),
         "queues": Advancer(queues, upkeep, made.advances, options.poll_seconds).run,
         "collector": collector.run,

@@ -48,6 +48,7 @@ from postroom.server.hosted_range import HostedRange
 from postroom.server.lease_spreading import LeaseSpreading
 from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
 from postroom.server.peer_clocks import PeerClocks
+from postroom.server.range_calls import RangeCalls
 from postroom.server.replicas import Replicas
 from postroom.server.services import NodeTasks, Pending, Services, all_of
 from postroom.server.turn_writer import TurnWriter
@@ -67,6 +68,7 @@ class Node:
     Attributes:
         failed: why it does nothing any more.
         replicas: its ranges, and the door for requests to them.
+        calls: the calls from its ranges to others, and from others to them.
         nodes: the nodes of the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` has changed.
@@ -106,8 +108,9 @@ class Node:
         )  # fmt: skip
         self._prepares = False
         self.tasks = NodeTasks(clock.monotonic, lambda urgent: self.wake(urgent=urgent))
+        self.calls = RangeCalls(self, transport)
         self.consensus = Consensus(
-            engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
+            engine, self.calls.transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
             wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
             on_malformed=self._on_malformed,

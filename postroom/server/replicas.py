@@ -145,6 +145,11 @@ class Replicas:
         """Return the replicas of the ranges that contain a part of a span, in order of keys."""
         return self._spans.owners(start, end)
 
+    @property
+    def version(self) -> int:
+        """Return a number that changes whenever a key has got another owner."""
+        return self._spans.version
+
     # --- requests, with several ranges
 
     def _route(self, call: Call) -> None:

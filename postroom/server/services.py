@@ -1,6 +1,7 @@
 """The services of a range, which run on its leaseholder, and the rest in which there are none.
 
 * the *dispatcher* delivers messages that are due, the *executor* carries out updates;
+* *outgoing* hands over messages and updates to other ranges;
 * *attempts* counts the attempts at messages of inboxes whose consumers have vanished;
 * *queues* fires their messages, ends leases that ran out, and does other work that is due in them;
 * the *collector* removes versions that no transaction can read any more;

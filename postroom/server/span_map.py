@@ -35,9 +35,14 @@ class _Map(NamedTuple, Generic[Owner]):
 
 
 class SpanMap(Generic[Owner]):
-    """A map of spans of keys to their owners; see the module."""
+    """A map of spans of keys to their owners; see the module.
+
+    Attributes:
+        version: the number of its changes.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._map: _Map[Owner] = _Map()
 
     def __len__(self) -> int:
@@ -106,3 +111,4 @@ class SpanMap(Generic[Owner]):
             tuple(end for _, end, _ in every),
             tuple(owner for _, _, owner in every),
         )
+        self.version += 1

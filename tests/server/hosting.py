@@ -7,8 +7,8 @@ from itertools import pairwise
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final
 
-from postroom.kv.memory import MemoryEngine
-from postroom.raft.interface import MemoryNetwork
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.raft.interface import MemoryNetwork, NetworkFaults
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.server.assembly import NodeOptions
@@ -44,29 +44,47 @@ class ThreeNodes:
 
     Args:
         cuts: the first keys of the ranges from range 2 on; none are made for an empty one.
+        seed: the seed of the network's faults.
 
     Attributes:
-        nodes: the nodes, by id.
+        nodes: the nodes that run, by id.
+        range_ids: the ids of the ranges.
+        faults: the faults of the network between the nodes.
         turn_seconds: the time between two turns.
     """
 
-    def __init__(self, *cuts: bytes) -> None:
+    def __init__(self, *cuts: bytes, seed: int = 1) -> None:
         self.turn_seconds = 0.001
         starts = [start for start in cuts or (b"m",) if start]
         self.clock = HandClock()
-        self.network = MemoryNetwork(Random(1), self.clock.monotonic)
+        self.faults = NetworkFaults()
+        self.network = MemoryNetwork(Random(seed), self.clock.monotonic, self.faults)
+        self._disks = {node_id: MemoryDisk() for node_id in MEMBERS}
         self.nodes = {node_id: self._node(node_id) for node_id in MEMBERS}
         for node in self.nodes.values():
             node.start()
             if starts:
                 cut(node, *starts, members=MEMBERS)
-        for range_id in self.nodes[1].replicas.hosted:
+        self.range_ids = list(self.nodes[1].replicas.hosted)
+        for range_id in self.range_ids:
             self.awaited_leader(range_id)
 
     def _node(self, node_id: int) -> Node:
         options = NodeOptions(node_id=node_id, members=MEMBERS, lease_seconds=1.0)
         transport = self.network.attach(node_id)
-        return Node(MemoryEngine(), self.clock, Random(node_id), transport, options)
+        engine = MemoryEngine(self._disks[node_id])
+        return Node(engine, self.clock, Random(node_id), transport, options)
+
+    def crash(self, node_id: int) -> None:
+        """Stop a node at once; what is not synced is lost."""
+        self._disks[node_id].crash()
+        self.network.detach(node_id)
+        del self.nodes[node_id]
+
+    def open(self, node_id: int) -> None:
+        """Start a node again."""
+        self.nodes[node_id] = self._node(node_id)
+        self.nodes[node_id].start()
 
     def hosted(self, node_id: int, range_id: int) -> HostedRange:
         return self.nodes[node_id].replicas.hosted[range_id]
@@ -83,7 +101,7 @@ class ThreeNodes:
 
     def lead(self, range_id: int, node_id: int) -> None:
         """Have a node lead a range."""
-        for each in MEMBERS:
+        for each in self.nodes:
             if each != node_id and self.hosted(each, range_id).group.is_leader:
                 self.hosted(each, range_id).hand_over(node_id)
         self.until(lambda: self.leader(range_id) == node_id)
@@ -96,6 +114,7 @@ class ThreeNodes:
             self.clock.seconds += self.turn_seconds
             for node in self.nodes.values():
                 node.turn()
+                node.next_deadline()  # as a driver asks after each turn
 
     def ask(self, node_id: int, request: Any) -> Any:
         """Return the answer of a node, or raise its error."""

@@ -32,7 +32,7 @@ class Channel(NamedTuple):
         lane: the lane of messages; 0 for updates.
     """
 
-    sender: Annotated[int, msgspec.Meta(ge=0, lt=1 << 64)]
+    sender: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     has_updates: bool
     lane: Annotated[int, msgspec.Meta(ge=0, lt=LANES)]
 

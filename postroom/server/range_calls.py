@@ -1,0 +1,339 @@
+"""The calls from one range to another: each goes to the leaseholder, on this node or another one.
+
+::
+
+    service ── carry ──▶ RangeCalls ─┬─ this node leads the range ──────▶ its replica ── answer ──┐
+       ▲                             └─ another node: a call frame ─▶ RangeCalls ─▶ its replica   │
+       │                                                          ◀── an answer frame ──┘         │
+       └── answered ──────────────────────────────────────────────────────────────────────────────┘
+
+The node knows the ranges by its own replicas: the span map tells the range of a key, the consensus
+group its leader. Both are looked up anew for each call. A node that has a range no more, or does
+not lead it, answers with an error.
+
+Call frames travel on the streams of the nodes, among the frames of consensus. They begin with a
+byte with which no MessagePack begins. Like those they may be lost, doubled or delayed. A call whose
+answer does not come in time has failed, and whether it took effect is not known. The number of a
+call is a timestamp of its node, which never gives one twice, also over restarts. A late answer to a
+call of an earlier run therefore fits none.
+
+Each frame has a timestamp of its sender. The receiver's clock passes over it, so that nothing is
+received before it was sent, whatever the wall clocks are.
+
+The bytes under way are limited, by the sender for each node, and by the receiver as a whole.
+A frame that is malformed, or too large, is dropped, and its stream ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from postroom.errors import Unavailable
+from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.limits import (
+    CALL_BYTES_MAX,
+    CALL_CLOCK_OFFSET_SECONDS_MAX,
+    CALLS_READ_BYTES_A_TURN,
+    CALLS_SERVED_BYTES_MAX,
+    CALLS_UNDER_WAY_BYTES_MAX,
+)
+from postroom.log_once import LogOnce
+from postroom.messaging.handover.requests import HandOver
+from postroom.protocol.failures import Failure, error_from, failure_from
+from postroom.raft.interface import NodeId, NoPeers, Transport
+from postroom.ranges.calls import Call, NotLeaseholder
+from postroom.ranges.carrier import Recipient
+from postroom.ranges.contract import Request
+from postroom.server.replicas import Replicas
+from postroom.server.services import NodeTasks, Pending
+
+CALL_FRAME: Final = b"\xc1"
+"""The first byte of the frames of calls."""
+ANSWER_SECONDS: Final = 4.0
+"""The time after which a call without an answer has failed."""
+
+_log = logging.getLogger(__name__)
+
+CarriedRequest: TypeAlias = HandOver
+"""The requests that leaseholders send to each other."""
+Answered: TypeAlias = Callable[[Any], None]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Question(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A call: its number, the range, and the request."""
+
+    number: _Number
+    range_id: _Number
+    request: CarriedRequest
+
+
+class _Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The answer to a call, with its number: a result, or a failure in its place."""
+
+    number: _Number
+    result: msgspec.Raw
+    failure: Failure | None
+    clock: _Number
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Question | _Answer).decode
+_NOTHING: Final = msgspec.Raw(_encode(None))
+
+
+@functools.cache
+def _decoder_of(kind: type[Request]) -> msgspec.msgpack.Decoder[Any]:
+    """Return the decoder of the answers to a request."""
+    return msgspec.msgpack.Decoder(kind.answer)
+
+
+class CallingNode(Protocol):
+    """The parts of its node that the calls use.
+
+    Attributes:
+        replicas: its ranges.
+        clock: its clock.
+        tasks: its tasks, which have the timers.
+        on_malformed: called with the sender of a frame that was dropped because it is malformed.
+    """
+
+    replicas: Replicas
+    clock: HybridLogicalClock
+    tasks: NodeTasks
+    on_malformed: Callable[[NodeId], None]
+
+    @property
+    def node_id(self) -> int:
+        """Return the node's id."""
+
+    def wake(self, *, urgent: bool) -> None:
+        """Take a turn, now or within a moment."""
+
+
+@dataclass(eq=False, slots=True)
+class _UnderWay:
+    """A call to another node, whose answer has not come."""
+
+    to: NodeId
+    kind: type[Request]
+    size: int
+    answered: Answered
+    timer: Pending
+
+
+class _LocalCall(Call):
+    """A call to a range that this node leads."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self, request: Request, answered: Answered) -> None:
+        super().__init__(request, urgent=False)
+        self._answered = answered
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self._answered(result if error is None else error)
+
+
+class _ServedCall(Call):
+    """A call of another node to a range here."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(
+        self, request: Request, answer: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        super().__init__(request, urgent=False)
+        self._answer = answer
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self._answer(result, error)
+
+
+class RangeCalls:
+    """The calls between the ranges of this node and all ranges; see the module.
+
+    It implements ``Carrier``.
+
+    Args:
+        node: the node.
+        transport: the node's way to other nodes.
+
+    Attributes:
+        transport: the way of consensus to other nodes, which gets the other frames.
+    """
+
+    def __init__(self, node: CallingNode, transport: Transport) -> None:
+        self._node = node
+        self._frames = transport
+        is_alone = isinstance(transport, NoPeers)
+        self.transport: Transport = transport if is_alone else _Sorting(transport, self)
+        self._under_way: dict[int, _UnderWay] = {}
+        self._bytes_to: Counter[NodeId] = Counter()
+        self._bytes_served = 0
+        self._said = LogOnce()
+
+    def __len__(self) -> int:
+        """Return the number of calls to other nodes whose answers have not come."""
+        return len(self._under_way)
+
+    # --- a carrier
+
+    @property
+    def version(self) -> int:
+        """Return the number of the changes of the node's span map."""
+        return self._node.replicas.version
+
+    def recipient_of(self, key: bytes) -> Recipient:
+        """Return the range that contains a key; one without an id, if there is none here."""
+        replica = self._node.replicas.by_key(key)
+        if replica is None:
+            return Recipient(0, key, key + b"\x00")
+        return Recipient(replica.range_id, replica.bounds.start, replica.bounds.end)
+
+    def carry(self, recipient: Recipient, request: Request, answered: Answered) -> None:
+        """Carry a request to the leaseholder of a range; see ``Carrier``."""
+        hosted = self._node.replicas.hosted.get(recipient.range_id)
+        leader = None if hosted is None else hosted.group.leader
+        if hosted is None or leader is None:
+            answered(NotLeaseholder(None))
+        elif leader == self._node.node_id:
+            hosted.replica.submit(_LocalCall(request, answered))
+        else:
+            self._send(leader, recipient.range_id, request, answered)
+
+    def _send(self, to: NodeId, range_id: int, request: Any, answered: Answered) -> None:
+        number = self._node.clock.now()
+        question = _Question(number, range_id, request)
+        frame = CALL_FRAME + _encode(question)
+        size = len(frame)
+        fault = self._why_not(to, size)
+        if fault:
+            answered(Unavailable(f"{fault}; nothing was changed"))
+            return
+        timer = Pending()
+        timer.callback = lambda: self._end(number, _silence(to))
+        self._node.tasks.at(ANSWER_SECONDS, timer)
+        self._under_way[number] = _UnderWay(to, type(request), size, answered, timer)
+        self._bytes_to[to] += size
+        self._frames.send(to, frame)
+
+    def _why_not(self, to: NodeId, size: int) -> str:
+        """Return why a frame cannot leave for a node; empty: it can."""
+        if not self._frames.connected(to):
+            return f"there is no connection to node {to}"
+        if self._bytes_to[to] and self._bytes_to[to] + size > CALLS_UNDER_WAY_BYTES_MAX:
+            return f"too much is under way to node {to}"
+        return ""
+
+    def _end(self, number: int, answer: Any) -> None:
+        """End a call with its answer, or with an error."""
+        call = self._under_way.pop(number)
+        self._node.tasks.cancel_timer(call.timer)
+        self._bytes_to[call.to] -= call.size
+        call.answered(answer)
+
+    # --- frames of other nodes
+
+    def take(self, sender: NodeId, frame: bytes) -> None:
+        """Take the frame of a call, or of an answer."""
+        if len(frame) > CALL_BYTES_MAX:
+            self._distrust(sender, f"{len(frame)} bytes are too large")
+            return
+        try:
+            message = _decode(memoryview(frame)[len(CALL_FRAME) :])
+            is_question = isinstance(message, _Question)
+            clock = message.number if is_question else message.clock
+            self._node.clock.update(clock, CALL_CLOCK_OFFSET_SECONDS_MAX)
+            if is_question:
+                self._serve(sender, message, len(frame))
+            else:
+                self._take_answer(sender, message)
+        except (ValueError, RecursionError, msgspec.DecodeError, ClockOffset) as error:
+            self._distrust(sender, str(error))
+
+    def _serve(self, sender: NodeId, question: _Question, size: int) -> None:
+        """Have a range answer the call of another node."""
+        number = question.number
+        hosted = self._node.replicas.hosted.get(question.range_id)
+        if hosted is None:
+            self._tell(sender, number, None, NotLeaseholder(None))
+        elif self._bytes_served and self._bytes_served + size > CALLS_SERVED_BYTES_MAX:
+            busy = Unavailable("the node has too many calls of others; nothing was changed")
+            self._tell(sender, number, None, busy)
+        else:
+            self._bytes_served += size
+
+            def answer(result: Any, error: BaseException | None) -> None:
+                self._bytes_served -= size
+                self._tell(sender, number, result, error)
+
+            hosted.replica.submit(_ServedCall(question.request, answer))
+
+    def _tell(self, sender: NodeId, number: int, result: Any, error: BaseException | None) -> None:
+        """Send an answer."""
+        failure = None if error is None else failure_from(error)
+        packed = _NOTHING if failure is not None else msgspec.Raw(_encode(result))
+        answer = _Answer(number, packed, failure, self._node.clock.last())
+        self._frames.send(sender, CALL_FRAME + _encode(answer))
+
+    def _take_answer(self, sender: NodeId, answer: _Answer) -> None:
+        """End the call that is answered, unless it has ended, or was sent to another node."""
+        call = self._under_way.get(answer.number)
+        if call is None or call.to != sender:
+            return
+        if answer.failure is not None:
+            self._end(answer.number, error_from(answer.failure))
+        else:
+            self._end(answer.number, _decoder_of(call.kind).decode(answer.result))
+
+    def _distrust(self, sender: NodeId, fault: str) -> None:
+        """Log that a frame of ``sender`` was dropped, and report its sender."""
+        now = self._node.tasks.monotonic()
+        self._said.log(
+            _log, (sender, fault), now, "dropped a call of node %s: malformed: %s", sender, fault
+        )
+        self._node.on_malformed(sender)
+
+    def read_on(self) -> None:
+        """Ask for another turn, since frames are left."""
+        self._node.wake(urgent=True)
+
+
+class _Sorting:
+    """The transport of a node as consensus sees it: without the frames of calls.
+
+    A turn takes in so many bytes of calls, then the rest waits for the next turn.
+    """
+
+    def __init__(self, transport: Transport, calls: RangeCalls) -> None:
+        self._calls = calls
+        self.send, self.connected = transport.send, transport.connected
+        self._receive = transport.receive
+        self._arrived: Iterator[tuple[NodeId, bytes]] | None = None
+
+    def receive(self) -> Iterable[tuple[NodeId, bytes]]:
+        """Yield the frames of consensus that have arrived, and take the calls between them."""
+        left = CALLS_READ_BYTES_A_TURN
+        arrived = self._arrived = self._arrived or iter(self._receive())
+        for sender, frame in arrived:
+            if frame[:1] != CALL_FRAME:
+                yield sender, frame
+                continue
+            self._calls.take(sender, frame)
+            left -= len(frame)
+            if left < 0:
+                self._calls.read_on()
+                return
+        self._arrived = None
+
+
+def _silence(to: NodeId) -> Unavailable:
+    return Unavailable(f"node {to} has not answered in time")
