@@ -181,6 +181,7 @@ def test_what_is_under_way_is_limited_by_its_sender_and_by_its_receiver(
     assert not isinstance(told[2], Exception)
     post.pass_time(0.1)
     assert post.three.nodes[2].calls._bytes_served == 0
+    assert calls._bytes_to[2] == 0
 
 
 def test_a_turn_takes_in_a_share_of_the_calls_that_have_come(
@@ -247,7 +248,23 @@ def encoded(message: Any) -> bytes:
         encoded([1, 1, 2, ["hand_over", [7, False, 0], b"", None, [[b"short", None]], []]]),
         encoded([1, (1 << 63) - 1, 2, ["hand_over", [7, False, 0], b"", None, [], []]]),
         encoded([2, 1, None, None]),
-        CALL_FRAME + bytes(limits.CALL_BYTES_MAX),
+        encoded(
+            [
+                1,
+                1,
+                2,
+                [
+                    "hand_over",
+                    [7, False, 0],
+                    b"k",
+                    b"p",
+                    [
+                        [bytes(28), [b"k", bytes(limits.CALL_BYTES_MAX), None, b"", b""]],
+                    ],
+                    [],
+                ],
+            ]
+        ),
     ],
 )
 def test_a_malformed_frame_is_dropped_and_its_sender_is_reported(post: Post, frame: bytes) -> None:
