@@ -411,6 +411,9 @@ def test_the_store_goes_on_after_random_requests_of_authorised_clients(
 def test_a_status_tells_of_services_that_fail(target: Target) -> None:
     attacker = Attacker(target, b"attacker")
     services = msgspec.convert(attacker.result(DescribeNode()), NodeStatus).services
-    names = ["dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed", "membership"]
+    names = [
+        "dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed",
+        "membership", "split",
+    ]  # fmt: skip
     assert [each.name for each in services] == names
     assert all(each.running and not each.failures for each in services)

@@ -114,7 +114,7 @@ class ThreeNodes:
             self.clock.seconds += self.turn_seconds
             for node in self.nodes.values():
                 node.turn()
-                node.next_deadline()  # as a driver asks after each turn
+                node.next_deadline()  # a driver asks after each turn
 
     def ask(self, node_id: int, request: Any) -> Any:
         """Return the answer of a node, or raise its error."""

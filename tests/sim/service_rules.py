@@ -12,4 +12,4 @@ def check_services(status: NodeStatus) -> None:
         healthy = service.running and not service.failures
         checkers.require(healthy, f"the {service.name} is not well: {service}")
     if status.serves:
-        checkers.require(len(status.services) == 8, f"there are other services: {status.services}")
+        checkers.require(len(status.services) == 9, f"there are other services: {status.services}")
