@@ -12,6 +12,8 @@ Nothing else in the project composes engine keys.
                    02 range 'm'                             members that an applied entry has set
                    02 range 's'                             snapshot on its way in: which one
                    02 range 's' ordinal                     its chunks, until it is installed
+                   02 range 'o'                             entry of another range that has begun it
+                   02 range 't'                             tombstone of a destroyed replica
     03  range      03 range 01 00 when <id>                 outbox, deliverable: outgoing entries
                    03 range 01 01 due <id>                  ... entries that wait, in order of due
                    03 range 02 00 when <id>                 outbox, executable: outgoing entries

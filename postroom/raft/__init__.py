@@ -14,6 +14,7 @@
     snapshots.py          a snapshot for a member that is far behind: sent, spooled, put in place
     journal.py            log, term and vote on the node's engine
     stored_log.py         the log's layout on the engine, and its reading
+    tombstones.py         the record that a destroyed replica leaves
     messages.py           the messages of members, their encoding, and which ones are refused
     frames.py             the frames that one turn takes in and sends, and the nodes that are heard
     syncobj_core.py       pysyncobj: the only file that knows its private names

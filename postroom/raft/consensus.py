@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from postroom.kv.engine import Engine, WriteSet
@@ -37,8 +37,9 @@ from postroom.raft.membership import Members
 from postroom.raft.messages import Envelope, Frame, Message, decode_frame, encode_frame
 from postroom.raft.proposals import Done, ProposalOutcome, tell
 from postroom.raft.snapshots import Spool
-from postroom.raft.stored_log import AppliedState
+from postroom.raft.stored_log import AppliedState, origins, stage_beginning
 from postroom.raft.syncobj_core import Core
+from postroom.raft.tombstones import ClearedSpan, Tombstone, read_tombstone, stage_tombstone
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
@@ -63,6 +64,8 @@ class Consensus:
         on_peer_clock: called with a peer and its wall clock when a frame of it comes.
         on_malformed: called with the sender of a frame that was dropped. It is malformed,
             or names a term or an index that no member can have reached.
+        on_unknown: called with a group that is not open here, and a message that has come for it
+            with its sender.
     """
 
     def __init__(  # noqa: PLR0913  # by keyword: what a node is made of
@@ -77,6 +80,7 @@ class Consensus:
         wall_milliseconds: Callable[[], int] = lambda: 0,
         on_peer_clock: Callable[[NodeId, int], None] = lambda peer, clock: None,
         on_malformed: Callable[[NodeId], None] = lambda peer: None,
+        on_unknown: Callable[[int, NodeId, Message], None] = lambda group, peer, message: None,
     ) -> None:
         """Create a set without open groups."""
         self._engine = engine
@@ -89,6 +93,7 @@ class Consensus:
         self._wall_milliseconds = wall_milliseconds
         self._on_peer_clock = on_peer_clock
         self._on_malformed = on_malformed
+        self._on_unknown = on_unknown
         self._liveness = Liveness(monotonic, self._options)
         self._said = LogOnce()
         self._peers_changed = self._has_peers = self._beats = False
@@ -120,7 +125,12 @@ class Consensus:
         return self._staged is not None
 
     def create(
-        self, group_id: int, members: Sequence[NodeId], state_machine: StateMachine
+        self,
+        group_id: int,
+        members: Sequence[NodeId],
+        state_machine: StateMachine,
+        *,
+        is_provisional: bool = False,
     ) -> RaftGroup:
         """Open this node's replica of a group, or make it if it is new.
 
@@ -129,6 +139,8 @@ class Consensus:
             members: the first voters, for a new group. A node that is to join a group is not among
                 them: it becomes a member when the leader adds it. It may pass none.
             state_machine: the state that the group replicates.
+            is_provisional: whether a replica that holds nothing is to promise nothing: it may be
+                forgotten. If it is one that never held anything, and stays, it may vote.
 
         Raises:
             StoreCorrupted: the log or the spool on the engine is damaged.
@@ -138,10 +150,12 @@ class Consensus:
         spool = Spool(self._engine, prefix)
         applied = AppliedState(state_machine.applied_index(), state_machine.applied_term())
         if (arrived := spool.complete) is not None:
+            state_machine.may_install(spool.first(), is_whole=True)  # it was, before a crash
             # The applied state is a mixture of the old and the new one. The log is that of the new
             # one.
             applied = AppliedState(arrived.index, arrived.index_term, arrived.members)
         journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied)
+        journal.is_provisional = is_provisional
         core = Core(self._node_id, journal, applied.index, self._options, self._random)
         core.now = self._monotonic()
         core.restart_election_timer()
@@ -152,18 +166,74 @@ class Consensus:
         self._wake(group)
         return group
 
+    def stage_beginning(
+        self, group_id: int, members: Members, origin_id: int, staged: WriteSet
+    ) -> bool:
+        """Stage the log of a group that begins here with a state, unless it has begun already.
+
+        The state joins ``staged``, too. The group is opened (``create``) when that is written. A
+        replica that holds nothing ends in this turn, if there is one, and hands on its term.
+
+        Args:
+            group_id: the group.
+            members: the first members.
+            origin_id: the group whose next entry, which is being applied, begins this one.
+            staged: the write set of that entry.
+
+        Returns:
+            False: an earlier replica was destroyed here, or there is one with a state. Its group
+            does not begin, and the state is to go.
+        """
+        prefix, group = raft_log_prefix(group_id), self._groups.get(group_id)
+        if group is not None and not group.holds_nothing:
+            return False
+        if read_tombstone(self._engine, prefix) is not None:
+            return False
+        if group is not None:
+            group.clear_spool(staged)
+            self._forget(group)
+        if self._engine.get(prefix + b"h") is None:  # else entries are being replayed
+            term = 0 if group is None else group.term
+            origin = (origin_id, self._groups[origin_id].applied_index + 1)
+            stage_beginning(prefix, members, origin, term, staged)
+        return True
+
     def replay(self) -> Iterator[WriteSet]:
         """Yield the writes that the states of all groups lack, in pieces.
 
         Each piece is written before the next one is asked for. Called once, when the groups are
-        open, if entries are kept apart from the state.
+        open, if entries are kept apart from the state. Groups that are opened meanwhile come last.
+        An entry that has begun the log of another group is committed, whose state may be lost.
         """
-        for group in self._groups.values():
-            yield from group.replay()
+        replayed, committed = set[int](), origins(self._engine)
+        while left := [each for each in self._groups if each not in replayed]:
+            for group_id in left:
+                replayed.add(group_id)
+                group = self._groups[group_id]
+                group.core.journal.know_committed(committed.get(group_id, 0))
+                yield from group.replay()
 
     def retained(self) -> list[RetainedLog]:
         """Return the parts of the logs that the groups keep."""
         return [group.core.journal.retained() for group in self._groups.values()]
+
+    def destroy(self, group_id: int, least_index: int, clears: Iterable[ClearedSpan]) -> WriteSet:
+        """Close a group's replica for good, since this node is no member any more.
+
+        Args:
+            group_id: the group.
+            least_index: the applied index of the state that said so, here or at another member.
+            clears: the spans of which the state has data.
+
+        Returns:
+            The writes that make it so: the log out, the tombstone in. The state goes afterwards.
+        """
+        journal = self._groups[group_id].core.journal
+        least_index = max(least_index, journal.least_index)
+        tombstone = Tombstone(least_index, journal.term, journal.vote, tuple(clears))
+        writes = self.close(group_id, erase=True)
+        stage_tombstone(raft_log_prefix(group_id), tombstone, writes)
+        return writes
 
     def close(self, group_id: int, *, erase: bool = False) -> WriteSet:
         """Close a group's replica, ending its proposals.
@@ -174,17 +244,21 @@ class Consensus:
             The writes of the node: with ``erase``, the removal of the log.
         """
         assert self._staged is None, "between stage and release"
-        group = self._groups.pop(group_id)
-        self._members_changed()
-        self._ready.pop(group_id, None)
-        self._alarm_of.pop(group_id, None)
-        group.close()
+        group = self._groups[group_id]
+        self._forget(group)
         writes: WriteSet = {}
         if erase:
             group.core.journal.begin(writes)
             group.core.journal.erase(self._engine)
-            Spool(self._engine, raft_log_prefix(group_id)).clear(writes)
+            group.clear_spool(writes)
         return writes
+
+    def _forget(self, group: RaftGroup) -> None:
+        del self._groups[group.group_id]
+        self._members_changed()
+        self._ready.pop(group.group_id, None)
+        self._alarm_of.pop(group.group_id, None)
+        group.close()
 
     def stage(self) -> WriteSet:
         """Let every group that has something to do take its turn.
@@ -350,6 +424,10 @@ class Consensus:
                     group.on_return(sender, now)
             for group, message in addressed:
                 group.deliver(sender, message)
+            if len(addressed) < len(frame.envelopes):
+                for group_id, message in frame.envelopes:
+                    if group_id not in self._groups:
+                        self._on_unknown(group_id, sender, message)
 
     def _addressed(self, frame: Frame) -> list[tuple[RaftGroup, Message]]:
         """Return the messages of ``frame`` for groups that are open here, with their groups."""

@@ -31,6 +31,8 @@ Invariants:
 * A member that was elected as the only voter goes on in its term when it is started again alone.
   No other member can have been elected in it, and nothing needs to be written.
 * A member whose state is not in place (:mod:`.snapshots`) does not campaign: it votes.
+* A provisional replica votes for nobody while it holds nothing. A former member that comes back has
+  forgotten its promises; it votes again when it has all that was committed by its removal.
 """
 
 from __future__ import annotations
@@ -64,6 +66,13 @@ class Elections:
             return None if core.is_only_voter else self._leads_until()
         return core.election_deadline if core.may_campaign() else None
 
+    def hurry(self) -> None:
+        """Let the next ``tick`` campaign, if this member does not follow a leader."""
+        core = self._core
+        if core.role == FOLLOWER and core.leader is None:
+            core.quiet = False
+            core.election_deadline = core.now
+
     def tick(self) -> None:
         """Campaign after a silence; as a leader, step down when no majority answers."""
         core = self._core
@@ -73,6 +82,11 @@ class Elections:
             self._check_quorum()
         elif core.is_only_voter or core.now >= core.election_deadline:
             self._begin()
+
+    @property
+    def leader_heard_at(self) -> float:
+        """Return when a leader spoke to this member; minus infinity: never."""
+        return self._heard_leader_at
 
     def hear_leader(self, leader: NodeId, term: int) -> None:
         """Follow ``leader`` of ``term``, which is not behind and spoke to this member."""
@@ -173,6 +187,8 @@ class Elections:
     def on_pre_vote(self, sender: NodeId, message: PreVote) -> None:
         """Say whether ``sender`` would get this member's vote. Nothing durable changes."""
         core = self._core
+        if not core.may_vote():
+            return
         self._be_asked(sender, message)
         willing = message.term > core.term and not self._hears_leader()
         if willing and self._is_up_to_date(message):
@@ -183,6 +199,8 @@ class Elections:
     def on_vote(self, sender: NodeId, message: Vote) -> None:
         """Answer RequestVote (figure 2), unless a leader is heard."""
         core = self._core
+        if not core.may_vote():
+            return
         self._be_asked(sender, message)
         if message.term > core.term and self._hears_leader() and not message.transfer:
             return

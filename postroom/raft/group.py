@@ -171,6 +171,16 @@ class RaftGroup:
         return self.core.installing
 
     @property
+    def holds_nothing(self) -> bool:
+        """Return whether this replica has no state yet, nor any part of the log."""
+        return self.core.journal.holds_nothing
+
+    @property
+    def leader_heard_at(self) -> float:
+        """Return when a leader spoke to this member; minus infinity: never."""
+        return self._elections.leader_heard_at
+
+    @property
     def is_quiet(self) -> bool:
         """Return whether this member has nothing to do, and its timers stand still."""
         return self.core.quiet
@@ -224,6 +234,12 @@ class RaftGroup:
             self._transfer_to = (to,)
             self._wake(self)
 
+    def hurry(self) -> None:
+        """Campaign in the next turn, unless a leader is known: nobody else is expected to."""
+        self.core.now = self._liveness.monotonic()
+        self._elections.hurry()
+        self._wake(self)
+
     def step_aside(self) -> None:
         """Stop leading for good, because the state here cannot be read.
 
@@ -262,6 +278,10 @@ class RaftGroup:
             and message.index <= core.commit_index and self._feeding.has_sent_all(sender)
             and not self.is_transferring
         )  # fmt: skip
+
+    def clear_spool(self, writes: WriteSet) -> None:
+        """Stage the removal of a snapshot that was on its way."""
+        self._receiver.clear(writes)
 
     def on_silence(self, node: NodeId, now: float) -> None:
         """Wake this member if it is quiet because of ``node``, which has fallen silent."""

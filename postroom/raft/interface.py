@@ -18,8 +18,8 @@ Invariants that an implementation keeps:
 
     leader                              follower
     open_snapshot ─▶ chunks ─▶ wire ─▶ is_chunk ─▶ spool, on the engine (.spool)
-                                           │ the last one came: one write makes
-                                           ▼ the log speak of the snapshot
+                                           │ the last one came, may_install: one
+                                           ▼ write makes the log speak of it
                                        install_snapshot: the state is replaced,
                                            ▼ in steps (.snapshots)
                                        snapshot_installed
@@ -114,6 +114,15 @@ class StateMachine(Protocol):
 
     def is_chunk(self, data: bytes) -> bool:
         """Return whether ``data``, from the network, can be a chunk of a state. Nothing changes."""
+
+    def may_install(self, first: bytes, *, is_whole: bool) -> bool:
+        """Return whether a snapshot that begins with the chunk ``first`` may replace the state now.
+
+        Args:
+            first: a chunk that ``is_chunk``.
+            is_whole: whether all of it has come. If this returns true then, the installation is
+                certain, and everything that the snapshot contains belongs to this replica.
+        """
 
     def install_snapshot(self, chunks: Iterator[bytes]) -> Iterable[WriteSet]:
         """Yield the writes that replace the whole state by that of ``chunks``, with applied index.

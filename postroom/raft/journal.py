@@ -18,6 +18,8 @@ Invariants:
 
 * Indices are contiguous; terms never fall along the log.
 * The log is never cut at or below the commit index, nor dropped beyond the applied index.
+* A replica that *holds nothing* has no entries and knows of no members. A provisional one promises
+  nothing until then, and stores no hard state: it may be forgotten.
 * The stored hard state names the base, unless no entry is stored and the base is of the current
   term. Then the base is the applied index: a group of one drops each entry in the turn that
   applies it, and need not write a hard state for that.
@@ -43,6 +45,7 @@ from postroom.raft.stored_log import (
     pack_u64,
     replays,
 )
+from postroom.raft.tombstones import read_tombstone
 
 
 class Journal:
@@ -81,6 +84,10 @@ class Journal:
         self.vote: NodeId | None = None
         self.won_alone = False
         """True if this member leads ``term`` because it was the only voter when it entered it."""
+        self.is_provisional = False
+        """True if a replica that holds nothing must not promise anything: it may be forgotten."""
+        self.least_index = 0
+        """The index from which on a former member that comes back counts (:mod:`.tombstones`)."""
 
     # Reading.
 
@@ -108,6 +115,16 @@ class Journal:
     def members_index(self) -> int:
         """Return the index of the entry that set ``members``."""
         return self._members[-1][0]
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Return whether there is nothing here: no entry, no state, and no known member."""
+        return not self.last_index and not self.members.voters
+
+    @property
+    def promises_nothing(self) -> bool:
+        """Return whether this replica is to be forgotten if nothing comes."""
+        return self.is_provisional and self.holds_nothing
 
     def __len__(self) -> int:
         """Return how many entries are kept, besides the base."""
@@ -150,6 +167,10 @@ class Journal:
             index -= 1
         return index
 
+    def know_committed(self, index: int) -> None:
+        """Note that the entry at ``index``, if it is here, is committed."""
+        self.committed_index = max(self.committed_index, min(index, self.last_index))
+
     # Staging.
 
     def begin(self, writes: WriteSet) -> None:
@@ -168,7 +189,7 @@ class Journal:
         _, base_index, base_term = self._entries[0]
         moved = base_index != self._hard_base_index
         matters = not self.replays and (len(self._entries) > 1 or base_term != self.term)
-        if self._hard_state_changed or (moved and matters):
+        if (self._hard_state_changed and not self.promises_nothing) or (moved and matters):
             self._hard_state_changed = False
             self._hard_base_index = base_index
             self.writes[self._hard_key] = self._hard_state(base_index, base_term)
@@ -262,7 +283,7 @@ class Journal:
         for _, index, _ in self._entries[1:]:
             self.writes.setdefault(self._entry_prefix + pack_u64(index), None)
         self.writes[self._hard_key] = None
-        for kind in (b"a", b"b", b"m"):
+        for kind in (b"a", b"b", b"m", b"o"):
             if engine.get(self._prefix + kind) is not None:
                 self.writes[self._prefix + kind] = None
 
@@ -308,11 +329,12 @@ class Journal:
         """
         if isinstance(applied, int):
             applied = AppliedState(applied)
-        stored = StoredLog(prefix, (0, members))
+        stored = StoredLog(prefix, (0, members), tombstone=read_tombstone(engine, prefix))
         stored.read(engine, applied)
         journal = cls(prefix, members, replays=replays(engine))
         journal.term, journal.vote = stored.term, stored.vote
         journal.committed_index = stored.committed
+        journal.least_index = 0 if stored.tombstone is None else stored.tombstone.least_index
         journal._hard_base_index = stored.hard_base_index
         journal._hard_state_changed = stored.is_outdated or stored.infers_term
         journal._infers_term = stored.infers_term

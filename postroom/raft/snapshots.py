@@ -35,7 +35,9 @@ Invariants:
   steps 6 to 8). The promises that this member made with its log are therefore never in doubt.
 * While a snapshot is being installed the member votes, stores entries and acknowledges them. It
   applies nothing, and does not lead: its state is a mixture of the old one and the new one.
-* Chunks that the state machine does not recognise change nothing.
+* Chunks that the state machine does not recognise change nothing. A snapshot that it does not want
+  yet is asked for again and again, by its sender, from the chunk that was refused.
+* A former member takes no snapshot of before its removal.
 
 ::
 
@@ -249,6 +251,7 @@ class Spool:
         self._key = prefix + b"s"
         self.arriving = self._read_record()
         self.next_ordinal = 0
+        self._first = b""
         if self.arriving is not None:
             while stored.get(self._chunk_key(self.next_ordinal)) is not None:
                 self.next_ordinal += 1
@@ -269,6 +272,8 @@ class Spool:
     def add(self, data: bytes, staged: WriteSet) -> None:
         """Add the next chunk."""
         staged[self._chunk_key(self.next_ordinal)] = data
+        if not self.next_ordinal:
+            self._first = data
         self.next_ordinal += 1
 
     def finish(self, staged: WriteSet) -> None:
@@ -277,13 +282,20 @@ class Spool:
         self.arriving = msgspec.structs.replace(self.arriving, chunks=self.next_ordinal)
         staged[self._key] = _encode(self.arriving)
 
+    def first(self) -> bytes:
+        """Return the first chunk, which tells what the snapshot is about."""
+        assert self.next_ordinal, "no chunk has come"
+        return self._first or self._chunk(0)
+
     def chunks(self) -> Iterator[bytes]:
         """Yield the chunks of the complete snapshot, each read when it is asked for."""
-        for ordinal in range(self.next_ordinal):
-            chunk = self._stored.get(self._chunk_key(ordinal))
-            if chunk is None:
-                raise self._corrupted(f"chunk {ordinal} is missing")
-            yield chunk
+        return map(self._chunk, range(self.next_ordinal))
+
+    def _chunk(self, ordinal: int) -> bytes:
+        chunk = self._stored.get(self._chunk_key(ordinal))
+        if chunk is None:
+            raise self._corrupted(f"chunk {ordinal} is missing")
+        return chunk
 
     def clear(self, staged: WriteSet) -> None:
         """Stage the removal of everything: one key for each chunk, and the record."""
@@ -291,7 +303,7 @@ class Spool:
             staged[self._key] = None
         for ordinal in range(self.next_ordinal):
             staged[self._chunk_key(ordinal)] = None
-        self.arriving, self.next_ordinal = None, 0
+        self.arriving, self.next_ordinal, self._first = None, 0, b""
 
     def _chunk_key(self, ordinal: int) -> bytes:
         return self._key + ordinal.to_bytes(4, "big")
@@ -367,6 +379,10 @@ class SnapshotReceiver:
         self._spool.clear(staged)
         self._core.installing = False
 
+    def clear(self, staged: WriteSet) -> None:
+        """Clear the spool, because the replica ends."""
+        self._spool.clear(staged)
+
     def tidy(self, staged: WriteSet) -> None:
         """Clear an incomplete snapshot if the log has got past it."""
         arriving = self._spool.arriving
@@ -388,8 +404,12 @@ class SnapshotReceiver:
         """Spool a chunk if it is the next one, and return whether the snapshot is complete."""
         if self._core.installing or not self._is_next(message):
             return False
+        if message.index < self._core.journal.least_index:
+            return False
         if not self._state_machine.is_chunk(message.data):
             logger.warning("ignored a chunk of a snapshot that is no part of any state")
+            return False
+        if (message.ordinal == 0 or message.final) and not self._may_install(message):
             return False
         if message.ordinal == 0:
             number = (message.term, message.transfer)
@@ -397,6 +417,10 @@ class SnapshotReceiver:
             self._spool.begin(ArrivingSnapshot(number, *last_entry, message.members), staged)
         self._spool.add(message.data, staged)
         return message.final
+
+    def _may_install(self, message: Chunk) -> bool:
+        first = message.data if message.ordinal == 0 else self._spool.first()
+        return self._state_machine.may_install(first, is_whole=message.final)
 
     def _is_next(self, message: Chunk) -> bool:
         arriving, number = self._spool.arriving, (message.term, message.transfer)

@@ -6,12 +6,18 @@ Layout, under the group's prefix (the keyspace page is ``kv/keys.py``)::
     prefix | "l" | index (8)      one entry: term (8), payload
     prefix | "b"                  the last entry that no member needs: index (8), term (8)
     prefix | "m"                  the members that an applied entry has set: index, members
+    prefix | "o"                  the entry that has begun this log: group (8), index (8)
+    prefix | "t"                  the tombstone of a destroyed replica (:mod:`.tombstones`)
+
+A range that a split makes begins with a state which all of its first replicas have, as if they had
+applied entry 1 of its log (``BEGINNING``). The *origin* is the entry of the other group that was
+applied then. A log that has begun proves that this entry is committed.
 
 There are two kinds of engine. On a plain one a turn is one atomic write: applied entries can be
 removed in the same turn, and the last two records are not needed.
 
-One that ``replays`` (:mod:`postroom.kv.storage`) has the first three in a log and the last with
-the state, and either may have got farther than the other one:
+One that ``replays`` (:mod:`postroom.kv.storage`) has them in a log, but the members with the
+state. Either may have got farther than the other one:
 
 * The state lacks entries: they are in the log, and are applied again. Those between the
   two bases are known to be committed.
@@ -31,9 +37,11 @@ from typing import Final, TypeAlias
 import msgspec
 
 from postroom.errors import StoreCorrupted
+from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
 from postroom.raft.interface import NodeId
 from postroom.raft.membership import Members
+from postroom.raft.tombstones import Tombstone
 
 ENTRIES_VERSION: Final = 2
 """The version of the entries that this program can read. Frames tell it to the other members."""
@@ -63,6 +71,10 @@ pack_u64 = struct.Struct(">Q").pack
 unpack_u64 = struct.Struct(">Q").unpack_from
 
 
+BEGINNING: Final = (1, 1)
+"""The index and the term of the entry with which a range begins that a split makes."""
+
+
 class HardState(msgspec.Struct, array_like=True, frozen=True):
     """The durable state of a member besides its entries."""
 
@@ -85,15 +97,6 @@ def membership_payload(members: Members) -> bytes:
     return MEMBERSHIP + encode(members)
 
 
-def first_records(engine: Engine, prefix: bytes, voters: tuple[NodeId, ...]) -> WriteSet:
-    """Return the records of a new member of a group whose log begins after the entry (1, 1)."""
-    members = Members(voters)
-    records: WriteSet = {prefix + b"h": encode(HardState(1, None, 1, 1, members, False))}
-    if replays(engine):
-        records[prefix + b"m"] = encode((1, members))
-    return records
-
-
 def is_payload(payload: bytes) -> bool:
     """Return whether ``payload`` can stand in a log."""
     if payload[:1] in (COMMAND, NOOP):
@@ -113,6 +116,39 @@ def members_in(payload: bytes) -> Members | None:
 def replays(engine: Engine) -> bool:
     """Return whether ``engine`` keeps entries apart from the state."""
     return getattr(engine, "replays", False)
+
+
+Origin: TypeAlias = tuple[int, int]
+"""An entry of another group: its group, and its index."""
+
+
+def stage_beginning(
+    prefix: bytes, members: Members, origin: Origin, term: int, staged: WriteSet
+) -> None:
+    """Stage the log of a group that begins with ``members``, at ``BEGINNING``.
+
+    Args:
+        prefix: the group's key prefix.
+        members: the first members.
+        origin: the entry that begins it.
+        term: a term in which this node has been; 0: none.
+        staged: the write set, which has the state, too.
+    """
+    index, index_term = BEGINNING
+    hard = HardState(max(term, index_term), None, index, index_term, members, won_alone=False)
+    staged[prefix + b"h"] = encode(hard)
+    staged[prefix + b"m"] = encode((index, members))
+    staged[prefix + b"o"] = b"".join(map(pack_u64, origin))
+
+
+def origins(engine: Engine) -> dict[int, int]:
+    """Return the last entry of each group that has begun the log of another one."""
+    found: dict[int, int] = {}
+    for key, stored in engine.iterate(keys.RAFT_LOG, keys.RANGE):
+        if key[9:] == b"o":
+            group, index = unpack_u64(stored)[0], unpack_u64(stored, 8)[0]
+            found[group] = max(index, found.get(group, 0))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +176,7 @@ class StoredLog:
         removed: entries that are still stored and count no more.
         is_outdated: whether the hard state has to be stored again.
         infers_term: whether the term is known only from the last entry, or from the state.
+        tombstone: the tombstone of an earlier replica; ``None``: there was none.
     """
 
     prefix: bytes
@@ -154,6 +191,7 @@ class StoredLog:
     removed: list[int] = field(default_factory=list)
     is_outdated: bool = False
     infers_term: bool = False
+    tombstone: Tombstone | None = None
 
     @property
     def last(self) -> tuple[int, int]:
@@ -165,6 +203,8 @@ class StoredLog:
         self._read_hard_state(engine.get(self.prefix + b"h"))
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
         decoded = [self._decode_entry(key, value) for key, value in entries]
+        if self.tombstone is not None and self.is_outdated:  # remains of the destroyed replica
+            decoded = []
         if replays(engine):
             self._read_base(engine.get(self.prefix + b"b"))
             self._read_replayed(decoded, applied)
@@ -179,6 +219,8 @@ class StoredLog:
     def _read_hard_state(self, stored: bytes | None) -> None:
         if stored is None:
             self.is_outdated = True
+            if self.tombstone is not None:
+                self.term, self.vote = self.tombstone.term, self.tombstone.vote
             return
         try:
             hard = _decode_hard_state(stored)

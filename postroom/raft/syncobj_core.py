@@ -255,11 +255,23 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         """
         if self.installing or (self.unfit and not self.is_only_voter):
             return False
+        if self.commit_index < self.journal.least_index:
+            return False
         if self.is_voter:
             return True
         log = self.journal
         uncommitted = log.members_index > self.commit_index
         return uncommitted and self.node_id in log.members_at(log.members_index - 1).counted
+
+    def may_vote(self) -> bool:
+        """Return whether this member may vote for another one.
+
+        A former member that comes back has forgotten what it has acknowledged. It may vote once it
+        has all that was committed when it was removed (the *least index*). A provisional replica
+        may not vote: it may be forgotten, and its vote with it.
+        """
+        journal = self.journal
+        return self.commit_index >= journal.least_index and not journal.promises_nothing
 
     def is_majority(self, nodes: Set[NodeId]) -> bool:
         """Return whether ``nodes`` are a majority of the voters; of both sets, if joint."""

@@ -70,7 +70,12 @@ from postroom.ranges.batch import Batch, BatchEvaluator, TimeShare, commits
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call, Freeing, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
-from postroom.ranges.descriptor import decode_descriptor, descriptor_key, read_descriptor
+from postroom.ranges.descriptor import (
+    RangeDescriptor,
+    decode_descriptor,
+    descriptor_key,
+    read_descriptor,
+)
 from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedWakeUp
 from postroom.ranges.garbage import GarbageLists
@@ -305,6 +310,11 @@ class Replica:
     def serves(self) -> bool:
         """Return whether this replica answers reads now, and evaluates commands."""
         return self._lease_holder.serves(self._clock.reading())
+
+    def descriptors(self) -> list[RangeDescriptor]:
+        """Return the descriptor that is applied, and that of a snapshot being put in place."""
+        arriving = self.state.arriving
+        return [self.bounds.descriptor, *([] if arriving is None else [arriving])]
 
     @property
     def rests(self) -> bool:
@@ -671,6 +681,7 @@ class Replica:
         Calls that are evaluated, or evaluated again, find out by themselves.
         """
         self.bounds.take(decode_descriptor(stored, self.range_id))
+        self.state.arriving = None
         self._cache.clear()
         waiting, long = self.waiting, self.reads.long
         for call in [call for line in waiting.lines.values() for call in line] + list(long):

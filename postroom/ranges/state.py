@@ -6,14 +6,16 @@ that is applied (Spanner and CockroachDB check the same below Raft).
 
 *Snapshots.* A member that lags is sent all engine keys of the range (:mod:`.bounds`), in chunks,
 from one moment of the engine. A chunk is a MessagePack list of pairs, in the order of their keys,
-about ``CHUNK_BYTES`` long, and longer only if a single pair is. The state is read from an engine
-snapshot as it is sent, and put in place in pieces of about ``PIECE_BYTES``. It is never in memory
-as a whole on either side::
+about ``CHUNK_BYTES`` long, and longer only if a single pair is. The first one has the descriptor
+alone, or nothing if the range was never split. It tells the receiver which keys will come. A
+snapshot is refused while another range of the node owns one of them (``may_take``): that range
+lags, and will give them up. The state is read from an engine snapshot as it is sent, and put in
+place in pieces of about ``PIECE_BYTES``. It is never in memory as a whole on either side::
 
     install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
 
-Both descriptors count. The keys within the bounds of the old one go first. Those within the bounds
-of the new one go when it has come, before any of its keys are put.
+Both descriptors count. The keys within the bounds of the old one go first, and those within the
+bounds of the new one, before any of its keys are put.
 
 In between the range is neither of both: it must not be read, and after a crash it is done again
 from the start (:mod:`postroom.raft.snapshots`). Only its records are there all the time,
@@ -30,7 +32,8 @@ Invariant: the applied record is written with the state that it describes.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
 from typing import Final, Protocol
 
 import msgspec
@@ -43,7 +46,12 @@ from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, j
 from postroom.raft.interface import CommittedEntry, StateSnapshot
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
-from postroom.ranges.descriptor import decode_descriptor, descriptor_key, read_descriptor
+from postroom.ranges.descriptor import (
+    RangeDescriptor,
+    decode_descriptor,
+    descriptor_key,
+    read_descriptor,
+)
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Registry
 
@@ -121,6 +129,11 @@ class RangeState:
         registry: the observers of what is applied.
         lease_holder: the lease that is applied.
         owner: the replica.
+
+    Attributes:
+        may_take: returns whether no other range of the node has keys within a descriptor.
+        arriving: the descriptor of a snapshot that is being put in place; ``None``: there is none,
+            or the replica has its bounds.
     """
 
     def __init__(
@@ -141,6 +154,8 @@ class RangeState:
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._take(read_applied(stored, range_id))
         self._decoding: _CommandDecoding | None = None
+        self.may_take: Callable[[RangeDescriptor], bool] = lambda _: True
+        self.arriving: RangeDescriptor | None = None
 
     def _take(self, record: AppliedRecord) -> None:
         self._index, self._term = record.index, record.term
@@ -210,6 +225,15 @@ class RangeState:
     def is_chunk(self, data: bytes) -> bool:
         """Return whether ``data``, from the network, can be a part of this range."""
         return is_chunk(self._range_id, data)
+
+    def may_install(self, first: bytes, *, is_whole: bool) -> bool:
+        """Return whether no other range of this node has keys of the snapshot that begins so."""
+        descriptor = _descriptor_in(self._range_id, first)
+        if not self.may_take(descriptor):
+            return False
+        if is_whole:
+            self.arriving = descriptor
+        return True
 
     def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
         """Yield the writes that replace the range, which must not be read in between."""
@@ -300,6 +324,9 @@ class _SnapshotChunks:
 
 
 def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
+    key = descriptor_key(range_id)
+    told = frozen.get(key)
+    yield _encode([] if told is None else [(key, told)])
     pairs: list[tuple[bytes, bytes]] = []
     size = 0
     for span in spans(frozen, range_id):
@@ -348,19 +375,18 @@ def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[
     outdated = {key for key, _ in stored.iterate(*records)}
     piece: WriteSet = {}
     size = 0
-    arriving: Bounds | None = None
-    for chunk in chunks:
+    chunks = iter(chunks)
+    first = next(chunks, b"")
+    arriving = Bounds(_descriptor_in(range_id, first))
+    if list(arriving.spans) != content:
+        for span in arriving.spans:
+            yield from _removals(stored, span)
+    for chunk in chain((first,), chunks):
         if piece and size + len(chunk) > PIECE_BYTES:
             yield piece
             piece, size = {}, 0
         pairs = _pairs.decode(chunk) if chunk else []
-        if pairs and arriving is None:
-            arriving = _arriving_bounds(range_id, pairs)
-            if arriving is not None and list(arriving.spans) != content:
-                for span in arriving.spans:
-                    yield from _removals(stored, span)
-        if arriving is not None:
-            _check_within(arriving, pairs)
+        _check_within(arriving, pairs)
         piece.update(pairs)
         outdated.difference_update(key for key, _ in pairs)
         size += len(chunk)
@@ -369,16 +395,24 @@ def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[
         yield piece
 
 
-def _arriving_bounds(range_id: int, pairs: list[tuple[bytes, bytes]]) -> Bounds | None:
-    """Return the bounds that a chunk tells; ``None``: only a later chunk does.
+def clear(
+    stored: Reader, range_id: int, spans: Iterable[tuple[bytes, bytes | None]]
+) -> Iterator[WriteSet]:
+    """Yield the writes that delete the metadata of a range, and the data of spans of keys.
 
-    Records come before all keys of the range. If there is no descriptor, the range was never split.
+    The descriptor goes first, so that the range is not taken for one that is here.
     """
-    record = descriptor_key(range_id)
-    told = next((stored for key, stored in pairs if key == record), None)
-    if told is None and pairs[-1][0] < _CONTENT.lower:
-        return None
-    return Bounds(decode_descriptor(told, range_id))
+    yield {descriptor_key(range_id): None}
+    yield from _removals(stored, _metadata(range_id))
+    for start, end in spans:
+        for span in Bounds(RangeDescriptor(range_id, start, end)).spans:
+            yield from _removals(stored, span)
+
+
+def _descriptor_in(range_id: int, first: bytes) -> RangeDescriptor:
+    """Return the descriptor that the first chunk of a snapshot tells."""
+    told = dict(_pairs.decode(first) if first else ()).get(descriptor_key(range_id))
+    return decode_descriptor(told, range_id)
 
 
 def _check_within(bounds: Bounds, pairs: list[tuple[bytes, bytes]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -35,6 +36,7 @@ from postroom.ranges.replica import Replica
 from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
+from postroom.server.departing_ranges import is_destroyed
 from postroom.server.disk_guard import Damage
 from postroom.server.hosted_range import HostedRange, HostingNode
 from postroom.server.membership import MembershipService
@@ -117,6 +119,9 @@ class AssembledNode(HostingNode, Protocol):
     def change_bounds(self, range_id: int, stored: bytes | None, observe: Observer) -> None:
         """Have a range take the bounds of a descriptor, once that is written."""
 
+    def may_take(self, range_id: int, descriptor: RangeDescriptor) -> bool:
+        """Return whether a snapshot may come: no key of it is another range's, or is cleared."""
+
 
 @dataclass(frozen=True, slots=True)
 class RangeComponents:
@@ -183,18 +188,31 @@ def assemble_range(
     )
 
 
-def held_ranges(engine: Engine) -> list[int]:
-    """Return the ids of the ranges that a node has when it opens: the root and those with a record.
+def held_ranges(engine: Engine, stored: Engine) -> list[int]:
+    """Return the ids of the ranges that a node has when it opens.
 
-    A record is looked for under one range id after the other, whatever the ranges contain.
+    These are the root, and those of which there is a descriptor, or a snapshot that arrives. Both
+    are looked for under one range id after the other, whatever the ranges contain.
+
+    Args:
+        engine: the node's engine.
+        stored: the engine of the state, which has all that is looked for.
     """
-    found, lower = [ROOT_ID], keys.RANGE + keys.u64(ROOT_ID + 1)
-    while key := next((each for each, _ in engine.iterate(lower, keys.TRANSACTION)), None):
-        range_id = int.from_bytes(key[1:9], "big")
-        if engine.get(descriptor_key(range_id)) is not None:
-            found.append(range_id)
-        lower = keys.RANGE + keys.u64(range_id + 1)
-    return found
+    found = {ROOT_ID}
+    for space, end in ((keys.RAFT_LOG, keys.RANGE), (keys.RANGE, keys.TRANSACTION)):
+        lower = space + keys.u64(ROOT_ID + 1)
+        while key := next((each for each, _ in stored.iterate(lower, end)), None):
+            range_id = int.from_bytes(key[1:9], "big")
+            if _is_held(engine, range_id):
+                found.add(range_id)
+            lower = space + keys.u64(range_id + 1)
+    return sorted(found)
+
+
+def _is_held(engine: Engine, range_id: int) -> bool:
+    if engine.get(keys.raft_log_prefix(range_id) + b"s") is not None:
+        return True
+    return engine.get(descriptor_key(range_id)) is not None and not is_destroyed(engine, range_id)
 
 
 def host_range(
@@ -217,7 +235,10 @@ def host_range(
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
     LeaseMoves(replica.listing, hosted).register(replica.registry)
     _observe_bounds(replica, node)
-    replica.group = node.consensus.create(range_id, members, replica.state)
+    replica.state.may_take = partial(node.may_take, range_id)
+    replica.group = node.consensus.create(
+        range_id, members, replica.state, is_provisional=not hosted.is_root
+    )
     if node.damage.found:
         replica.group.step_aside()
     rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)

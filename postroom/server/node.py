@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from postroom.errors import Error, Invalid, StoreCorrupted, Unavailable
@@ -35,16 +35,18 @@ from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, Write
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, Transport
-from postroom.raft.stored_log import first_records
+from postroom.raft.messages import Message
 from postroom.ranges.contract import ROOT_ID
-from postroom.ranges.descriptor import RangeDescriptor, decode_descriptor
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.split.records import last_range_id
 from postroom.server.assembly import NodeOptions, Observer, held_ranges, host_range
+from postroom.server.departing_ranges import DepartingRanges
 from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.hosted_range import HostedRange
+from postroom.server.incoming_ranges import NONE_SHORTER, IncomingRanges
 from postroom.server.lease_spreading import LeaseSpreading
 from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
 from postroom.server.peer_clocks import PeerClocks
@@ -69,6 +71,7 @@ class Node:
         failed: why it does nothing any more.
         replicas: its ranges, and the door for requests to them.
         calls: the calls from its ranges to others, and from others to them.
+        departing: the ranges that leave this node.
         nodes: the nodes of the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` has changed.
@@ -113,7 +116,7 @@ class Node:
             engine, self.calls.transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
             wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
-            on_malformed=self._on_malformed,
+            on_malformed=self._on_malformed, on_unknown=self._on_unknown,
         )  # fmt: skip
         self._peer_clocks = PeerClocks(clock)
         self.clock.judge = self._peer_clocks.judge
@@ -124,33 +127,40 @@ class Node:
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
         self.replicas = Replicas(clock.monotonic)
-        self._is_applying = False
-        self._begun: list[tuple[RangeDescriptor, tuple[NodeId, ...]]] = []
-        self._bounds_changed: list[tuple[int, bytes | None, Observer]] = []
         spreading = LeaseSpreading(self, options.spread_seconds)
         self._spreading = Services(self.tasks, {"lease spreading": spreading.run})
-        for range_id in held_ranges(engine):
-            self.host_range(range_id, options.members)
+        self.departing = DepartingRanges(self, engine, self._stored)
+        self._incoming = IncomingRanges(self)
+        for range_id in held_ranges(engine, self._stored):
+            hosted = self.host_range(range_id, options.members if range_id == ROOT_ID else ())
+            if hosted.group.holds_nothing and not hosted.is_root:
+                self._incoming.expect(range_id)
         self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
         if storage is not None:
-            self._is_applying = True
-            bring_up_to_date(storage, self.consensus, self._begin_ranges)
-            self._is_applying = False
+            self._incoming.is_applying = True
+            bring_up_to_date(storage, self.consensus, self._incoming.written)
+            self._incoming.is_applying = False
 
-    def host_range(self, range_id: int, members: Sequence[NodeId]) -> HostedRange:
+    def host_range(
+        self,
+        range_id: int,
+        members: Sequence[NodeId],
+        shorter: Mapping[int, RangeDescriptor] = NONE_SHORTER,
+    ) -> HostedRange:
         """Begin to have a range, between two turns; its group goes on with the next one.
 
         Args:
             range_id: the id of the range.
             members: the first voters, if the group is new; none if this node is to be added to it.
+            shorter: the descriptors of ranges that have given up the keys of this one.
         """
         hosted = host_range(range_id, self, self._stored, members)
-        self.replicas.add(hosted)
+        self.replicas.add(hosted, shorter)
         self._spread_leases()
         self.wake(urgent=False)
         return hosted
 
-    # --- ranges that begin
+    # --- ranges that come and go
 
     def has_range(self, range_id: int) -> bool:
         """Return whether this node has anything of a range."""
@@ -179,38 +189,31 @@ class Node:
     ) -> None:
         """Have a range, once the write set that joins its first records is written.
 
+        If an earlier replica of it was destroyed here, its state goes in the turns that follow.
+
         Args:
-            descriptor: the descriptor of the range, whose state is in the write set.
-            members: the first voters of its group.
+            descriptor: the right half of a split, whose state is in the write set.
+            members: the first voters of its group, equal on all nodes.
             staged: the write set in which it begins.
         """
-        prefix = keys.raft_log_prefix(descriptor.range_id)
-        if next(self.engine.iterate(prefix, keys.after_prefix(prefix)), None) is None:
-            staged.update(first_records(self.engine, prefix, members))
-        self._begun.append((descriptor, members))
+        if not self._incoming.begin(descriptor, members, staged):
+            self.departing.refuse(descriptor, staged)
 
     def change_bounds(self, range_id: int, stored: bytes | None, observe: Observer) -> None:
         """Have a range take the bounds of a descriptor, once that is written."""
-        self._bounds_changed.append((range_id, stored, observe))
-        if not self._is_applying:
-            self._begin_ranges()
+        self._incoming.change_bounds(range_id, stored, observe)
 
-    def _begin_ranges(self) -> None:
-        """Have the ranges that have begun, and those that are shorter now, as it is written.
+    def may_take(self, range_id: int, descriptor: RangeDescriptor) -> bool:
+        """Return whether a snapshot may come: no key of it is another range's, or is cleared."""
+        return self.replicas.may_take(range_id, descriptor) and not self.departing.overlaps(
+            descriptor
+        )
 
-        Requests go to a range that begins before the other one refuses them.
-        """
-        begun, self._begun = self._begun, []
-        changed, self._bounds_changed = self._bounds_changed, []
-        shorter = {range_id: decode_descriptor(stored, range_id) for range_id, stored, _ in changed}
-        for descriptor, members in begun:
-            hosted = host_range(descriptor.range_id, self, self._stored, members)
-            self.replicas.add(hosted, shorter)
-            self._spread_leases()
-            self.wake(urgent=True)
-        for range_id, stored, observe in changed:
-            observe(stored)
-            self.replicas.follow(range_id)
+    def is_in_cluster(self, node_id: NodeId) -> bool:
+        """Return whether a node is one of the cluster, as far as this one knows."""
+        if self.nodes is None:
+            return node_id in self.options.members
+        return any(node.node_id == node_id for node in self.nodes.nodes)
 
     def _spread_leases(self) -> None:
         """Begin to spread the leases of several ranges, unless no other node could have them."""
@@ -339,6 +342,9 @@ class Node:
     def _on_malformed(self, peer: NodeId) -> None:
         self.on_malformed(peer)
 
+    def _on_unknown(self, range_id: int, sender: NodeId, message: Message) -> None:
+        self._incoming.hear(range_id, sender, message)
+
     def observe_nodes(self, stored: bytes | None) -> None:
         """Take the new record of the nodes."""
         self.nodes = decode_nodes(stored)
@@ -376,11 +382,15 @@ class Node:
 
     def _stage(self) -> WriteSet:
         """Return the writes of all groups; bounds that they change are taken when it is written."""
-        self._is_applying = True
-        return self.consensus.stage()
+        self._incoming.is_applying = True
+        staged = self.consensus.stage()
+        if self.departing.has_work:
+            self.departing.stage(staged)
+        return staged
 
     def _look_around(self) -> None:
-        """Check clock, disk and compaction: each turn near the reserve, else each 50 ms."""
+        """Check clock, disk, compaction, ranges: each turn near the reserve, else each 50 ms."""
+        self._incoming.look()
         self.clock.look_now_and_then()
         self._guard.look()
         if self._compaction is not None:
@@ -401,9 +411,9 @@ class Node:
             self._fail(error)
             return
         self._writer.turn_is_durable(self.clock)
-        self._is_applying = False
-        if self._bounds_changed:
-            self._begin_ranges()
+        if self._incoming.has_news:
+            self._incoming.written()
+        self._incoming.is_applying = False
         self.consensus.release()
         self.tasks.run()
 

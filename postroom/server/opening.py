@@ -186,26 +186,22 @@ def _fitting(engine: Engine) -> int:
 
 
 def bring_up_to_date(
-    storage: Storage, consensus: Consensus, begin_ranges: Callable[[], None]
+    storage: Storage, consensus: Consensus, after_piece: Callable[[], None]
 ) -> None:
     """Apply the entries that are known to be committed, once all groups are open, piece by piece.
 
     Args:
-        storage: the storage of the node.
-        consensus: its groups.
-        begin_ranges: opens the ranges that have begun by that. Their entries are applied then.
+        storage: the storage.
+        consensus: the groups.
+        after_piece: called when a piece is written; it may open more groups, which follow.
 
     Raises:
         Unavailable: a write failed.
     """
-    done: set[int] = set()
     try:
-        while groups := [group for id_, group in consensus.groups.items() if id_ not in done]:
-            for group in groups:
-                done.add(group.group_id)
-                for writes in group.replay():
-                    storage.write_turn(writes, sync=False)
-            begin_ranges()
+        for writes in consensus.replay():
+            storage.write_turn(writes, sync=False)
+            after_piece()
     except EngineFailed as failure:
         raise stopped_by(failure) from failure
     storage.serve(consensus.retained)

@@ -27,7 +27,7 @@ from postroom.ranges.replica import Replica
 from postroom.ranges.requests import ReleaseLocks, Value
 from postroom.server.hosted_range import HostedRange
 from postroom.server.range_turns import RangeTurns
-from postroom.server.span_map import Span, SpanMap
+from postroom.server.span_map import Span, SpanMap, overlap
 
 
 class Replicas:
@@ -109,6 +109,15 @@ class Replicas:
         """
         replicas = [self.by_id(range_id) for range_id in range_ids]
         self._spans.replace({each: _span(each.bounds.descriptor) for each in replicas})
+
+    def may_take(self, range_id: int, descriptor: RangeDescriptor) -> bool:
+        """Return whether no other range here has, or is about to have, keys of a snapshot."""
+        start, end = descriptor.start, descriptor.end
+        return not any(
+            overlap((start, end), (known.start, known.end))
+            for hosted in self.hosted.values() if hosted.range_id != range_id
+            for known in hosted.replica.descriptors()
+        )  # fmt: skip
 
     def _change(self) -> None:
         """Have requests go straight to the only replica, or be sent to one of several."""

@@ -26,6 +26,12 @@ Span: TypeAlias = tuple[bytes, bytes | None]
 """The keys from a first one up to, but without, an end; ``None``: there is no end."""
 
 
+def overlap(one: Span, other: Span) -> bool:
+    """Return whether two spans have a key in common."""
+    start = max(one[0], other[0])
+    return all(end is None or start < end for _, end in (one, other))
+
+
 class _Map(NamedTuple, Generic[Owner]):
     """A map: spans in order, by their parts."""
 

@@ -46,6 +46,8 @@ class HistoryMachine:
         self.passes = 0
         self.fails_on: bytes | None = None
         self.installs = False
+        self.refuses = False
+        self.asked: list[bool] = []
         self.pairs_per_chunk = 3
         self.opened: list[StateSnapshot] = []
         self.closed = 0
@@ -109,6 +111,11 @@ class HistoryMachine:
         except (ValueError, msgspec.DecodeError):
             return False
         return True
+
+    def may_install(self, first: bytes, *, is_whole: bool) -> bool:
+        assert self.is_chunk(first)
+        self.asked.append(is_whole)
+        return not self.refuses
 
     def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
         """Install one key a step: as many turns, and places to crash, as possible."""

@@ -1,0 +1,292 @@
+"""Ranges that come to a node: by a split that is applied, or from the other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from postroom.raft.interface import NodeId, RaftOptions
+from postroom.raft.messages import Append, Chunk, Message
+from tests.server.split_cluster import SHORT_LOG, SplitCluster, splits_by_hand
+
+
+@pytest.fixture(autouse=True)
+def by_hand() -> Iterator[None]:
+    with splits_by_hand():
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "logged"])
+def has_log(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def no_group(group_id: int, node_id: int) -> object:
+    """Return what keeps all messages of a group from a node."""
+
+    def blocks(_: int, to: NodeId, group: int, __: Message) -> bool:
+        return to == node_id and group == group_id
+
+    return blocks
+
+
+def filled(cluster: SplitCluster) -> SplitCluster:
+    for key in (b"a", b"b", b"m", b"z"):
+        cluster.put(key, b"value of " + key)
+    return cluster
+
+
+def test_a_split_begins_a_range_at_each_node(has_log: bool) -> None:
+    cluster = filled(SplitCluster(has_log=has_log))
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.settle(1, 2)
+    for node in cluster.nodes.values():
+        assert node.replicas.by_key(b"a") is node.replicas.by_id(1)
+        assert node.replicas.by_key(b"m") is node.replicas.by_id(2)
+        assert node.replicas.by_id(2).group.core.journal.members.voters == (1, 2, 3)
+    cluster.close()
+
+
+def test_a_range_goes_on_after_all_nodes_are_opened_again(has_log: bool) -> None:
+    cluster = filled(SplitCluster(has_log=has_log))
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.settle(1, 2)
+    for node_id in (1, 2, 3):
+        cluster.crash(node_id)
+    for node_id in (1, 2, 3):
+        cluster.start(node_id)
+    cluster.put(b"n", b"again")
+    cluster.put(b"b", b"again")
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+# --- a follower that lags
+
+
+def test_a_follower_that_lags_takes_the_split_from_its_log(has_log: bool) -> None:
+    """Its replica of the right half holds nothing until then, and no snapshot is needed."""
+    cluster = filled(SplitCluster(has_log=has_log))
+    cluster.blocking = [no_group(1, 3)]
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.until(lambda: cluster.hosted(3, 2))
+    cluster.run(3.0)
+    lagging = cluster.hosted(3, 2)
+    assert lagging is not None
+    assert lagging.group.holds_nothing
+    assert not lagging.group.is_installing
+    assert cluster.hosted(3, 1).replica.bounds.is_whole  # type: ignore[union-attr]
+    cluster.blocking.clear()
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+def test_a_follower_that_lags_for_a_moment_makes_no_replica_that_holds_nothing() -> None:
+    cluster = filled(SplitCluster())
+    sent = list[type[Message]]()
+
+    def noted(_: int, to: NodeId, group: int, message: Message) -> bool:
+        if group == 2 and to == 3:
+            sent.append(type(message))
+        return group == 1 and to == 3
+
+    cluster.blocking = [noted]
+    cluster.split(b"m")
+    cluster.nodes[1].replicas.hosted[2].group.hurry()
+    cluster.run(0.5)
+    assert cluster.hosted(3, 2) is None
+    assert Append in sent
+    cluster.blocking = [lambda *told: noted(*told) and False]
+    cluster.put(b"n")
+    cluster.settle(1, 2)
+    assert Chunk not in sent
+    cluster.close()
+
+
+def test_a_follower_that_lags_takes_both_halves_from_snapshots(has_log: bool) -> None:
+    """The right half comes first, and is refused until the left half has become smaller."""
+    cluster = filled(SplitCluster(SHORT_LOG, has_log=has_log))
+    cluster.blocking = [no_group(1, 3)]
+    cluster.split(b"m")
+    for number in range(20):
+        cluster.put(b"n%d" % number)
+        cluster.put(b"c%d" % number)
+    cluster.run(3.0)
+    assert cluster.hosted(3, 2).group.holds_nothing  # type: ignore[union-attr]
+    cluster.blocking.clear()
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+def test_a_follower_takes_a_snapshot_of_before_the_split_and_then_the_split(has_log: bool) -> None:
+    cluster = filled(SplitCluster(SHORT_LOG, has_log=has_log))
+    cluster.blocking = [no_group(1, 3)]
+    for number in range(20):
+        cluster.put(b"n%d" % number)
+    cluster.blocking.clear()
+    cluster.until(lambda: cluster.hosted(3, 1).group.is_installing)  # type: ignore[union-attr]
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+def test_a_node_that_was_away_gets_what_several_splits_have_made(has_log: bool) -> None:
+    cluster = filled(SplitCluster(SHORT_LOG, has_log=has_log))
+    cluster.crash(3)
+    cluster.split(b"m")
+    cluster.put(b"x")
+    cluster.split(b"t", 3, range_id=2)
+    cluster.split(b"b", 4)
+    for number in range(20):
+        for key in (b"a", b"c", b"n", b"u"):
+            cluster.put(key + b"%d" % number)
+    cluster.start(3)
+    cluster.settle(1, 2, 3, 4)
+    cluster.close()
+
+
+def test_a_split_elects_without_waiting_for_a_time_out() -> None:
+    """A request for a vote that comes before the split is applied counts when it is."""
+    cluster = filled(SplitCluster())
+    cluster.split(b"m")
+    began = cluster.clock.seconds
+    cluster.nodes[1].replicas.hosted[2].group.hurry()
+    cluster.until(lambda: cluster.nodes[1].replicas.by_id(2).group.is_leader)
+    assert cluster.clock.seconds - began < 0.3
+    cluster.close()
+
+
+# --- replicas that hold nothing
+
+
+def snapshots_wait(cluster: SplitCluster) -> None:
+    """Keep node 3 from the split, and let it have a replica that holds nothing."""
+    cluster.blocking = [no_group(1, 3)]
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.until(lambda: cluster.hosted(3, 2))
+
+
+def test_a_replica_that_holds_nothing_votes_for_nobody() -> None:
+    cluster = filled(SplitCluster())
+    snapshots_wait(cluster)
+    leader = cluster.awaited_leader(2)
+    cluster.crash(3 - leader)
+    cluster.nodes[leader].replicas.hosted[2].group.step_down()
+    cluster.run(5.0)
+    assert cluster.leader(2) is None
+    cluster.start(3 - leader)
+    assert cluster.awaited_leader(2) != 3
+    cluster.blocking.clear()
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+def test_a_replica_that_holds_nothing_is_forgotten_when_nothing_is_heard_of_it() -> None:
+    cluster = filled(SplitCluster(RaftOptions(), has_log=True))
+    snapshots_wait(cluster)
+    cluster.blocking = [no_group(2, 3), no_group(1, 3)]
+    cluster.until(lambda: cluster.hosted(3, 2) is None)
+    assert list(cluster.nodes[3].replicas.hosted) == [1]
+    cluster.blocking.clear()
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+def test_a_node_that_is_opened_again_forgets_a_snapshot_that_never_comes_whole() -> None:
+    cluster = filled(SplitCluster(SHORT_LOG))
+    for number in range(5):
+        cluster.put(b"n%d" % number, bytes(200_000))
+    cluster.crash(3)
+    cluster.split(b"m")
+    for number in range(20):
+        cluster.put(b"c%d" % number)
+
+    def unfinished(_: int, to: NodeId, group: int, message: Message) -> bool:
+        return to == 3 and group == 2 and isinstance(message, Chunk) and message.ordinal > 1
+
+    cluster.blocking = [unfinished]
+    cluster.start(3)
+    cluster.until(
+        lambda: (hosted := cluster.hosted(3, 2)) and hosted.group._receiver._spool.next_ordinal == 2
+    )
+    cluster.crash(3, power=False)
+    cluster.blocking = [no_group(2, 3)]
+    cluster.start(3)
+    assert cluster.hosted(3, 2) is not None
+    cluster.until(lambda: cluster.hosted(3, 2) is None)
+    cluster.blocking.clear()
+    cluster.settle(1, 2)
+    cluster.close()
+
+
+# --- crashes
+
+
+def lagging_node(cluster: SplitCluster) -> None:
+    """Have node 3 follow a split by its log, from a replica that holds nothing."""
+    snapshots_wait(cluster)
+    cluster.blocking.clear()
+    cluster.until(lambda: cluster.is_level(1, 2))
+    cluster.put(b"z", b"later")
+    cluster.put(b"a", b"later")
+    cluster.until(lambda: cluster.is_level(1, 2))
+
+
+def lagging_node_with_short_logs(cluster: SplitCluster) -> None:
+    """Have node 3 follow a split by snapshots of both halves."""
+    cluster.blocking = [no_group(1, 3)]
+    cluster.split(b"m")
+    for number in range(12):
+        cluster.put(b"n%d" % number)
+        cluster.put(b"c%d" % number)
+    cluster.run(1.5)
+    cluster.blocking.clear()
+    cluster.until(lambda: cluster.is_level(1, 2))
+    cluster.put(b"z", b"later")
+    cluster.until(lambda: cluster.is_level(1, 2))
+
+
+def plainly(cluster: SplitCluster) -> None:
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.put(b"z", b"later")
+    cluster.until(lambda: cluster.is_level(1, 2))
+
+
+SCENARIOS = {
+    "log": (lagging_node, RaftOptions()),
+    "snapshot": (lagging_node_with_short_logs, SHORT_LOG),
+    "plain": (plainly, RaftOptions()),
+}
+
+
+def writes_of(name: str, node_id: int, *, has_log: bool) -> int:
+    scenario, options = SCENARIOS[name]
+    cluster = filled(SplitCluster(options, has_log=has_log))
+    before = cluster.disks[node_id].writes
+    scenario(cluster)
+    cluster.close()
+    return cluster.disks[node_id].writes - before
+
+
+@pytest.mark.parametrize("power", [True, False], ids=["power", "process"])
+@pytest.mark.parametrize(
+    ("name", "node_id"), [("log", 3), ("snapshot", 3), ("plain", 1), ("plain", 2)]
+)
+def test_a_crash_before_every_write_while_a_range_begins(
+    name: str, node_id: int, power: bool
+) -> None:
+    scenario, options = SCENARIOS[name]
+    for number in range(1, writes_of(name, node_id, has_log=True) + 1):
+        cluster = filled(SplitCluster(options, has_log=True, seed=number))
+        cluster.crash_at(node_id, number, power=power)
+        scenario(cluster)
+        cluster.disks[node_id].at_write = None
+        cluster.settle(1, 2)
+        cluster.close()
