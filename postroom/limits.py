@@ -39,6 +39,15 @@ HANDED_OVER_MAX: Final = 512
 HANDED_OVER_BYTES_MAX: Final = 1024 * 1024
 """The bytes of a batch: one that has more than one entry is no larger."""
 
+PREPARED_MAX: Final = 10_000
+"""The transactions over several ranges that a range has prepared; more are told to come back."""
+PREPARED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The bytes of these."""
+PREPARED_RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The bytes of one of them: what a transaction has read and writes in another range."""
+PREPARED_SPANS_MAX: Final = 10_000
+"""The spans that a transaction may have read in another range than that of its anchor."""
+
 UPKEEP_BYTES: Final = 2 * 1024 * 1024
 """The share of that for deliveries, updates and garbage collection."""
 

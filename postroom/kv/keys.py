@@ -24,6 +24,7 @@ Nothing else in the project composes engine keys.
                    03 range 05 name                         applied index, lease, descriptor, ...
                    03 range 05 'position ' name             up to where a reader has read
                    03 range 06 sender kind lane             up to where a channel has handed over
+                   03 range 07 transaction                  prepared: what it has read, will write
                    03 range 08 00000000 name                definition of a queue
                    03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
                    03 range 08 queue 01 due seq             its scheduled messages
@@ -43,6 +44,7 @@ Nothing else in the project composes engine keys.
                    03 range 09 06 <name>                    a bulk load
                    03 range 09 07                           where to go on deleting what is useless
                    03 range 09 08 part                      a part of an export that is restored
+                   03 range 0A <anchor> transaction         committed: spans that have not heard
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that have something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -105,6 +107,7 @@ DEAD_LETTER: Final = b"\x03"
 GARBAGE: Final = b"\x04"
 RECORD: Final = b"\x05"
 MARKS: Final = b"\x06"
+PREPARED: Final = b"\x07"
 QUEUES: Final = b"\x08"
 
 SCHEDULED: Final = b"\x01"
@@ -125,6 +128,7 @@ STAGED_CHUNK: Final = b"\x05"
 STAGED_LOAD: Final = b"\x06"
 STAGED_SWEPT: Final = b"\x07"
 RESTORED_PART: Final = b"\x08"
+UNRESOLVED: Final = b"\x0a"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -232,6 +236,19 @@ def marks_key(range_id: int, sender: int, kind: bytes, lane: int) -> bytes:
 def marks_prefix(range_id: int) -> bytes:
     """Return the key prefix of the marks of all channels to a range."""
     return RANGE + u64(range_id) + MARKS
+
+
+def prepared_prefix(range_id: int) -> bytes:
+    """Return the key prefix of the prepared records of a range; the transaction follows."""
+    return RANGE + u64(range_id) + PREPARED
+
+
+def unresolved_prefix(range_id: int) -> bytes:
+    """Return the key prefix of the commits of which not all ranges have heard.
+
+    The engine key of the COMMIT record follows, without its first byte.
+    """
+    return RANGE + u64(range_id) + UNRESOLVED
 
 
 def queue_definitions_prefix(range_id: int) -> bytes:

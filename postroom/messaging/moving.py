@@ -48,10 +48,12 @@ from postroom.messaging.requests import (
 from postroom.messaging.undelivered import DeadLetters
 from postroom.ranges.accounting import add_metrics, add_posted
 from postroom.ranges.checks import prefixes
+from postroom.ranges.contract import KeySet
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
 from postroom.ranges.ports import Registry, WriteEvaluator
 from postroom.ranges.requests import Accounting, DeleteRange, Increment, UpdateRequest
+from postroom.ranges.transactions.intents import IntentTable
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -60,8 +62,13 @@ class Delivery:
     """The delivery of messages, new ones as they are committed and those that are due."""
 
     def __init__(
-        self, outbox: Outbox, inboxes: Inboxes, wake: Callable[[list[object]], None]
+        self,
+        outbox: Outbox,
+        inboxes: Inboxes,
+        intents: IntentTable,
+        wake: Callable[[list[object]], None],
     ) -> None:
+        self._intents = intents
         self._outbox = outbox
         self._inboxes = inboxes
         self._quiet = partial(wake, [QUIET])
@@ -98,8 +105,10 @@ class Delivery:
         """
         arrivals: Arrivals = {}
         now, outgoing = ctx.timestamp, self._outbox.outgoing
-        may_go_out = outgoing.may_go_out()
+        may_go_out, intents = outgoing.may_go_out(), self._intents
         for due, id_, request, transaction_id, source in parcels:
+            if intents.by_transaction and intents.keeps_mail_away(request.key):
+                left = 0  # those after it do not overtake it
             if left and due <= now:
                 left -= 1
                 if may_go_out and outgoing.goes_out(request.key):
@@ -165,6 +174,11 @@ def _received(now: int, entry: Deliverable) -> bytes:
 def _parcels_a_turn() -> int:
     """Return how many parcels a turn takes: each of them is a read and a write."""
     return max(limits.TURN_STEPS_MAX // 2, 1)
+
+
+def _is_kept_away(intents: IntentTable, request: UpdateRequest) -> bool:
+    concern = request.concerns()
+    return isinstance(concern, KeySet) and intents.keeps_away(concern)
 
 
 class DeferredUpdate(NamedTuple):
@@ -296,8 +310,10 @@ class Execution:
         outbox: Outbox,
         dead_letters: DeadLetters,
         writes: dict[type, WriteEvaluator],
+        intents: IntentTable,
         wake: Callable[[list[object]], None],
     ) -> None:
+        self._intents = intents
         self._outbox = outbox
         self._dead_letters = dead_letters
         self._writes = writes
@@ -317,7 +333,8 @@ class Execution:
         left = limits.EXECUTED_AT_ONCE_MAX if self._outbox.is_empty(ctx) else 0
         if len(parcels) > limits.TURN_STEPS_MAX:
             return self._take_up_in_parts(ctx, parcels, left)
-        if len(parcels) == 1 and left and not self._outbox.outgoing.may_go_out():
+        may_go_out = self._outbox.outgoing.may_go_out() or self._intents.by_transaction
+        if len(parcels) == 1 and left and not may_go_out:
             due, _, request, _, _ = parcels[0]
             if type(request) is Increment and due <= ctx.timestamp:  # there is nothing to add up
                 self._increment(ctx, parcels[0])
@@ -362,8 +379,10 @@ class Execution:
         Return how many more may be carried out.
         """
         now, outgoing = ctx.timestamp, self._outbox.outgoing
-        may_go_out = outgoing.may_go_out()
+        may_go_out, intents = outgoing.may_go_out(), self._intents
         for due, id_, request, transaction_id, source in parcels:
+            if intents.by_transaction and _is_kept_away(intents, request):
+                left = 0  # those after it do not overtake it
             update = DeferredUpdate(b"", id_, due, request, transaction_id, source, b"", b"")
             if left and due <= now:
                 left -= 1

@@ -354,6 +354,8 @@ class ReapMessages(ConcernsKey, Write, frozen=True, tag="reap_messages"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_prepared: ClassVar = True
+    is_of_inbox: ClassVar = True
     frees_room: ClassVar = True
 
     key: Key
@@ -425,6 +427,8 @@ class CheckInbox(ConcernsKey, Write, frozen=True, tag="check_inbox"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_prepared: ClassVar = True
+    is_of_inbox: ClassVar = True
     only_checks: ClassVar = True
     frees_room: ClassVar = True
 

@@ -42,6 +42,7 @@ from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider
 from postroom.ranges.replica import Replica
+from postroom.ranges.transactions.intents import IntentTable
 
 
 class Messaging:
@@ -99,7 +100,7 @@ class Messaging:
         self._bounds = replica.bounds
         self._halves = MessagingHalves(range_id, replica.bounds, self.outboxes, self.inboxes)
         self._registry.divisible.append(self._halves)
-        self._register(environment, check_age, replica.bounds)
+        self._register(environment, check_age, replica.bounds, replica.intents)
         self.rider, self.hear = self.queues, environment.answer_credit
         replica.join(self, self)
         if not is_general_only:
@@ -117,11 +118,14 @@ class Messaging:
         environment: QueueEnvironment,
         check_age: Callable[[View, int], None],
         bounds: Bounds,
+        intents: IntentTable,
     ) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
-        delivery = Delivery(outboxes.deliverable, self.inboxes, self._wake)
-        execution = Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake)
+        delivery = Delivery(outboxes.deliverable, self.inboxes, intents, self._wake)
+        execution = Execution(
+            outboxes.executable, self.dead_letters, registry.writes, intents, self._wake
+        )
         attempts = Attempts(
             self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
             lambda: self.attempts.since, bounds,

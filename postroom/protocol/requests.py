@@ -48,6 +48,7 @@ from postroom.ranges import requests as keys
 from postroom.ranges.contract import Request, Role, Write
 from postroom.ranges.requests import CommitTransaction
 from postroom.ranges.split import requests as splits
+from postroom.ranges.transactions import requests as transactions
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     keys,
@@ -57,6 +58,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     splits,
     protections,
     nodes,
+    transactions,
     messages,
     bulk_messages,
     handovers,

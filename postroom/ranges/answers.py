@@ -24,6 +24,7 @@ from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.ports import Companion, Host
 from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.transactions.intents import MeetsIntent
 
 
 class Answering:
@@ -78,6 +79,9 @@ class Answering:
         for call, answer, error in results:
             if type(error) is MustWait:
                 self._commit_waits.park(call)
+                continue
+            if type(error) is MeetsIntent:
+                self._memory.intents.park(call, error)
                 continue
             is_commit = type(call.request) is CommitTransaction
             if is_commit and (self._lines or self._clients):

@@ -40,6 +40,8 @@ from postroom.ranges.evaluation import LONG_SHARE, Evaluation, MustWait, yields_
 from postroom.ranges.long_checks import LongChecks, too_many_steps
 from postroom.ranges.ports import ALONE, CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
 from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.transactions.intents import IntentTable, MeetsIntent
+from postroom.ranges.transactions.requests import Prepare, Resolve
 
 OTHERS_SHARE: Final = 2
 """The time of others, as a multiple of the time that a long request has had."""
@@ -137,6 +139,7 @@ class BatchEvaluator:
         commit_checks: the checks of commits that may take long.
 
     Attributes:
+        intents: the transactions over several ranges that are prepared here.
         batch: the batch in the making; ``None``: there is none.
         alone: the calls that make a proposal of their own, each.
         put_off: the calls that were begun, and left for others.
@@ -154,6 +157,7 @@ class BatchEvaluator:
         admission: CommandAdmission,
         commit_checks: ChecksFirst,
     ) -> None:
+        self.intents: IntentTable
         self._range_id = range_id
         self._commands = registry.commands
         self._cache = cache
@@ -301,8 +305,7 @@ class BatchEvaluator:
                 going_on.close()
                 raise too_many_steps()
         except StopIteration as stop:
-            ctx.accept()
-            results.append((call, stop.value, None))
+            self._accept(batch, call, stop.value)
             self._others_next = self._others_next or batch.turns > 0
         except Exception as error:
             ctx.reject()
@@ -375,6 +378,8 @@ class BatchEvaluator:
                 self._go_on(batch, call, answer)
                 if batch.unfinished is not None:
                     return
+            elif self.intents.by_transaction:
+                self._accept(batch, call, answer)
             else:
                 ctx.accept()
                 results.append((call, answer, None))
@@ -401,8 +406,23 @@ class BatchEvaluator:
         if type(answer) is GeneratorType:
             self._go_on(batch, call, answer)
         else:
-            ctx.accept()
-            results.append((call, answer, None))
+            self._accept(batch, call, answer)
+
+    def _accept(self, batch: Batch, call: Call, answer: Any) -> None:
+        """Add what a request writes to the proposal, unless an intent keeps it away."""
+        ctx = batch.ctx
+        if self.intents.by_transaction and type(call.request) not in _LOOK_THEMSELVES:
+            try:
+                self.intents.check_written(ctx.all_writes())
+            except MeetsIntent as met:
+                ctx.reject()
+                batch.results.append((call, None, _bare(met)))
+                return
+        ctx.accept()
+        batch.results.append((call, answer, None))
+
+
+_LOOK_THEMSELVES: Final = frozenset((CommitTransaction, Prepare, Resolve))
 
 
 def commits(calls: list[Call]) -> set[bytes]:
@@ -418,4 +438,5 @@ def _bare(error: Exception) -> Exception:
     A traceback tells a caller nothing, but keeps all that was evaluated until the garbage collector
     comes.
     """
-    return error.with_traceback(None) if isinstance(error, Error | MustWait) else error
+    is_rule = isinstance(error, Error | MustWait | MeetsIntent)
+    return error.with_traceback(None) if is_rule else error

@@ -159,9 +159,15 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Read(Request, frozen=True):
-    """A request that the leaseholder answers from its applied state and its memory."""
+    """A request that the leaseholder answers from its applied state and its memory.
+
+    Attributes:
+        meets_intents: whether it waits for transactions over several ranges that may have
+            committed.
+    """
 
     role: ClassVar[Role | None] = Role.READ
+    meets_intents: ClassVar[bool] = True
 
 
 class Write(Request, frozen=True):
@@ -171,11 +177,15 @@ class Write(Request, frozen=True):
         only_checks: whether it writes nothing, and only fails if something has changed.
         is_sent: whether it takes effect after the commit, in whatever range its keys lie. These
             ranges have no part in the transaction.
+        is_prepared: whether it may be prepared in another range than that of the anchor.
+        is_of_inbox: whether it concerns the inbox of its key.
     """
 
     role: ClassVar[Role | None] = Role.WRITE
     only_checks: ClassVar[bool] = False
     is_sent: ClassVar[bool] = False
+    is_prepared: ClassVar[bool] = False
+    is_of_inbox: ClassVar[bool] = False
 
     def anchor(self) -> bytes:
         """Return the key beside which the COMMIT record of its transaction lies, if it is first."""

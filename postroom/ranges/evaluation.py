@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -334,6 +334,10 @@ class Evaluation:
         garbage, after = self._step_savepoint
         del self.garbage[garbage:]
         del self.after[after:]
+
+    def all_writes(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """Return the raw writes of the request under evaluation, and of its parts before."""
+        return chain(self._earlier.items(), self.writes.items())
 
     def sent_before(self) -> int:
         """Return the number of those ``sent`` by transactions accepted before.

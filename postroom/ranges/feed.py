@@ -40,6 +40,7 @@ from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
+from postroom.ranges.transactions.intents import IntentTable
 from postroom.ranges.waiting import ChangeToken, UserSpan, Waiting
 
 IDLE_SECONDS: Final = 10.0
@@ -73,7 +74,9 @@ class ChangeFeed:
     """The evaluator of ``ScanChanges``.
 
     Args:
-        applied: the timestamp of the last commit that is applied.
+        last_commit: returns the timestamp of the last commit that is applied.
+        intents: the transactions over several ranges that are prepared here, and may commit
+            earlier than others that are applied.
         protections: the protected timestamps, and how far collection has come.
         waiting: the lines in which watches stand.
         watched: set when changes begin to be kept.
@@ -81,12 +84,14 @@ class ChangeFeed:
 
     def __init__(
         self,
-        applied: Callable[[], int],
+        last_commit: Callable[[], int],
+        intents: IntentTable,
         protections: Protections,
         waiting: Waiting,
         watched: FeedWakeUp,
     ) -> None:
-        self._applied = applied
+        self._last_commit = last_commit
+        self._intents = intents
         self._protections = protections
         self._waiting = waiting
         self._watched = watched
@@ -103,6 +108,10 @@ class ChangeFeed:
         """Return about how many bytes are kept in memory."""
         return self._bytes
 
+    def _applied(self) -> int:
+        """Return the timestamp up to which all commits are applied."""
+        return self._intents.limit(self._last_commit())
+
     def register(self, registry: Registry) -> None:
         """Register the evaluator."""
         registry.reads[ScanChanges] = self.read
@@ -114,7 +123,9 @@ class ChangeFeed:
         until = self._applied()
         # A watch that does not wait is told up to when nothing was changed: a commit that is not
         # under way by now will have a later timestamp.
-        quiet = until if request.wait or view.in_flight or view.before else max(until, view.now)
+        quiet = until
+        if not (request.wait or view.in_flight or view.before):
+            quiet = max(until, self._intents.limit(view.now))
         self._asked = True
         if self.floor is None and not view.in_flight and not view.before:
             # A proposal that is under way, or just being completed, was evaluated when nobody
@@ -195,6 +206,8 @@ class ChangeFeed:
     def followed(self, staged: WriteSet, last_commit: int) -> Callable[[], None]:
         """Return what is to be done once a proposal is applied: to remember its changes."""
         before = self._applied()
+        if self._intents.takes_disorder():
+            return lambda: self._hear_disorder(before, last_commit)
         return lambda: self._hear(staged, before, last_commit)
 
     def _hear(self, staged: WriteSet, before: int, last: int) -> None:
@@ -211,6 +224,14 @@ class ChangeFeed:
                 for span in watched.holding(change.key):
                     self._hit.setdefault(span, []).append(change)
         self._remember(changes, last)
+
+    def _hear_disorder(self, before: int, last: int) -> None:
+        """Note that changes are applied, and earlier ones may follow: all watches scan."""
+        if self.floor is not None:
+            self._before = before
+            self._hit |= {span: [] for span in self._waiting.watched.all()}
+            self._forget()
+            self.floor = last
 
     def look_again(self) -> None:
         """Look at the watches that the applied changes concern."""

@@ -23,6 +23,8 @@ from collections.abc import Callable, Generator, Mapping
 from types import GeneratorType
 from typing import Any, Final
 
+import msgspec
+
 from postroom import limits
 from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
@@ -31,10 +33,12 @@ from postroom.kv.engine import Engine
 from postroom.ranges.admission import FairCalls
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
+from postroom.ranges.contract import KeySet, Read
 from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Host, Registry
 from postroom.ranges.requests import CommitTransaction, Value
+from postroom.ranges.transactions.intents import AT_THE_END, IntentTable, MeetsIntent
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
@@ -53,6 +57,7 @@ class LocalReads:
 
     Attributes:
         bounds: the bounds of the range.
+        intents: the transactions over several ranges that are prepared here.
         last_commit: the timestamp of the last commit that is applied.
         before: while an evaluation goes over several turns: a timestamp before it; else 0.
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
@@ -84,6 +89,7 @@ class LocalReads:
         self._lease_holder = lease_holder
         self._host = host
         self.bounds: Bounds
+        self.intents: IntentTable
         self._view = View(cache)
         self._taken_in = 0
         self.last_commit = 0
@@ -117,8 +123,8 @@ class LocalReads:
         view.before = before = self.before
         view.now = before or now
         try:
-            if not self.bounds.is_whole:
-                self.bounds.check(call.request)
+            if self.intents.by_transaction or not self.bounds.is_whole:
+                self._check(call, view.now)
             if before and getattr(call.request, "timestamp", 0) > before:
                 raise Blocked  # a proposal under evaluation may be seen from there
             answer = evaluator(view, call.request)
@@ -129,13 +135,53 @@ class LocalReads:
             self.only_commits = False
             self.blocked[call] = None
             self.waiting.look_later(call)
-        except MustWait as wait:
-            self.only_commits = False
-            self.waiting.park(call, wait.token)
+        except (MustWait, MeetsIntent) as wait:
+            self._wait(call, wait)
         except Exception as error:
             self._answer(call, None, self.translate(error))
         else:
             self._answer(call, answer, None)
+
+    def _wait(self, call: Call, wait: MustWait | MeetsIntent) -> None:
+        self.only_commits = False
+        if isinstance(wait, MustWait):
+            self.waiting.park(call, wait.token)
+        else:
+            self.waiting.look_later(call)
+            self.intents.park(call, wait)
+
+    def _check(self, call: Call, now: int) -> None:
+        """Refuse a read of keys of other ranges, or let it wait for a transaction.
+
+        Raises:
+            WrongRange: it concerns such keys.
+            MeetsIntent: it has to wait.
+            Blocked: it may have to, when the proposal under way has ended.
+        """
+        if not self.bounds.is_whole:
+            self.bounds.check(call.request)
+        if self.intents.by_transaction and call.request.meets_intents:
+            self._look_for_intents(call, now)
+
+    def _look_for_intents(self, call: Call, now: int) -> None:
+        """Let a read wait for transactions that may have committed at its timestamp, or before.
+
+        A read of the newest value reads at the present time from now on: what commits later need
+        not be seen.
+        """
+        request = call.request
+        concern = request.concerns()
+        if not isinstance(concern, KeySet):
+            return
+        at: int = getattr(request, "timestamp", AT_THE_END)
+        if request.locks:
+            at = AT_THE_END
+        try:
+            self.intents.check_reader(concern, at or now, getattr(request, "began", 0))
+        except MeetsIntent:
+            if not at:
+                call.request = msgspec.structs.replace(request, timestamp=now)
+            raise
 
     def _may_hold(self) -> None:
         """Note that a read may lock or claim something, which needs a timestamp of this life."""
@@ -187,6 +233,8 @@ class LocalReads:
         reading = self.long.pop(call)
         if reading is not None:
             reading.close()
+            waited = True
+        if isinstance(call.request, Read) and self.intents.withdraw(call):
             waited = True
         if type(call.request) is CommitTransaction and self.waiting.is_looked_at_later(call):
             return waited  # it is in the queue, or under evaluation: it is told of its end there
@@ -260,7 +308,7 @@ class LocalReads:
         clock has passed them.
         """
         if (
-            self.is_stopped or self._registry.refusal is not None
+            self.is_stopped or self._registry.refusal is not None or self.intents.by_transaction
             or not (self.bounds.is_whole or self.bounds.contains(key))
         ):  # fmt: skip
             return None

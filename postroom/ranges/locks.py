@@ -147,12 +147,12 @@ class LockedKeys:
     """The locked keys in order, to find those within a span; see the module.
 
     Args:
-        held: the transaction that has locked each token: a key that is not in it is free.
+        held: what holds each token: a key that is not in it is free.
     """
 
     __slots__ = ("_held", "_new", "_sorted")
 
-    def __init__(self, held: Mapping[Any, bytes]) -> None:
+    def __init__(self, held: Mapping[Any, object]) -> None:
         self._held = held
         self._sorted: list[bytes] = []
         self._new: list[bytes] = []

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from postroom.ranges.evaluators import RangeReads
     from postroom.ranges.feed import ChangeFeed
     from postroom.ranges.garbage import GarbageLists
+    from postroom.ranges.transactions.intents import IntentTable
     from postroom.ranges.transactions.one_range import Committer
 
 CLIENT_HAS_GONE: Final = "its consumer has gone without a word"
@@ -135,7 +136,8 @@ class LeaseMemory:
     Attributes:
         holders: the transactions that hold something.
         waiting: the lines of calls that wait.
-        reads, committer, commit_waits, feed, garbage: the parts of the range with a memory.
+        reads, committer, commit_waits, intents, feed, garbage: the parts of the range with a
+            memory.
         keeper: the part of the program that keeps the rest of it.
         on_begun: called when memory has begun, under a new lease or anew.
     """
@@ -143,6 +145,7 @@ class LeaseMemory:
     reads: RangeReads
     committer: Committer
     commit_waits: CommitWaits
+    intents: IntentTable
     feed: ChangeFeed
     garbage: GarbageLists
     keeper: MemoryKeeper
@@ -172,6 +175,7 @@ class LeaseMemory:
         self.holders.clear()
         self.reads.forget()
         self.committer.restart()
+        self.intents.restart(stored)
         self.feed.begin_anew()
         self.garbage.restart(stored)
         self.keeper.begin_lease(stored)
@@ -183,6 +187,7 @@ class LeaseMemory:
         self.holders.clear()
         self.reads.forget()
         self.commit_waits.clear()
+        self.intents.clear()
         self.keeper.end_lease()
 
     def begin_anew(self) -> None:

@@ -89,7 +89,10 @@ from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.state import RangeState
-from postroom.ranges.transactions.one_range import Committer
+from postroom.ranges.transactions.intents import IntentTable
+from postroom.ranges.transactions.one_range import Committer, checks_first
+from postroom.ranges.transactions.prepared import Participation
+from postroom.ranges.transactions.requests import Prepare
 from postroom.ranges.usual import Share, UsualParts, UsualWay
 from postroom.ranges.waiting import Line, earlier
 
@@ -118,6 +121,7 @@ class Replica:
         positions: the positions of readers.
         feed: the change feed.
         listing: describes the range.
+        intents: the transactions over several ranges that are prepared here.
         memory: the memory of a leaseholder; ``holders``: the transactions that hold
             something in it.
         waiting: the lines of calls that wait.
@@ -137,7 +141,8 @@ class Replica:
         "_evaluator", "_evaluators", "_freeing", "_host", "_lease_holder", "_lease_key",
         "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "bounds",
         "charge", "check_age", "clients_that_hold", "commit_waits", "complete", "failed", "feed",
-        "group", "holders", "holds_for", "is_used_up", "listing", "memory", "node_id", "on_room",
+        "group", "holders", "holds_for", "intents", "is_used_up", "listing", "memory", "node_id",
+        "on_room",
         "positions", "protections", "range_id", "reads", "registry", "release_client",
         "release_expired", "release_locks", "state", "try_get", "usual_parts", "usual_way",
         "waiting", "wake",
@@ -181,11 +186,13 @@ class Replica:
         """Make the reads, and the parts that keep something in the leaseholder's memory."""
         registry, cache, host = self.registry, self._cache, self._host
         self._admission = CommandAdmission()
+        self.intents = IntentTable(self.range_id, host.monotonic)
+        self.intents.resume = self._submit_again
         self._clients, self._upkeep = self._admission.clients, self._admission.upkeep
         self.reads = LocalReads(
             self._stored, cache, self._clock, registry, self._lease_holder, host
         )
-        self.reads.bounds = self.bounds
+        self.reads.bounds, self.reads.intents = self.bounds, self.intents
         self.waiting = self.reads.waiting
         self.memory = LeaseMemory(self._stored, cache, self.waiting, host, self._committing)
         self.holders = self.memory.holders
@@ -195,7 +202,7 @@ class Replica:
         self.protections = Protections(self._stored.snapshot)
         self.positions = PositionRecords(self.range_id, self.protections)
         self.feed = ChangeFeed(
-            lambda: self.reads.last_commit, self.protections, self.waiting, watched
+            lambda: self.reads.last_commit, self.intents, self.protections, self.waiting, watched
         )
         self.wake = self.memory.wake
         self.release_locks = self.memory.release_locks
@@ -212,18 +219,23 @@ class Replica:
         evaluators.register(registry)
         reads = RangeReads(waits.locks, self.protections, self.holders, waits.wound)
         self.check_age = reads.check_age
-        committer = Committer(registry, clock.reading, waits, self.bounds)
+        committer = Committer(registry, clock.reading, waits, self.bounds, self.intents)
+        participation = Participation(
+            registry, self.intents, waits.locks, self.bounds, clock, memory.release_locks
+        )
         garbage = GarbageLists(self.range_id, self.protections, self.positions, self.bounds)
         partitions = Partitions(self._stored, self.protections, self.bounds)
         self.listing = RangeListing(self.bounds, self.node_id, self._stored, lambda: self.group)
         bulk = (garbage, partitions, self.listing)
-        for each in (reads, committer, waits, self.positions, self.feed, *bulk):
+        for each in (reads, committer, participation, waits, self.positions, self.feed, *bulk):
             each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits
-        memory.feed, memory.garbage = self.feed, garbage
+        memory.feed, memory.garbage, memory.intents = self.feed, garbage, self.intents
         self._evaluator = BatchEvaluator(
-            self.range_id, registry, self._cache, clock, self._admission, committer.checks_first
-        )
+            self.range_id, registry, self._cache, clock, self._admission,
+            checks_first({CommitTransaction: committer, Prepare: participation.prepare}),
+        )  # fmt: skip
+        self._evaluator.intents = self.intents
         self._time_share = self._evaluator.time_share = TimeShare(self._host.monotonic)
         self._evaluator.waiting_commits = waits.calls
         self._proposer = Proposer(self.range_id, clock, self._lease_holder, self.feed, garbage)
@@ -496,6 +508,8 @@ class Replica:
             return False
         self._evaluator.batch = None
         self.reads.before = 0
+        if batch.failure is not None:
+            self._forget_evaluated()
         if batch.failure is None:
             self._admission.requests_max = REQUESTS_AT_ONCE
         writes = proposal.command.writes
@@ -513,10 +527,16 @@ class Replica:
             self._evaluator.batch = None
             self.reads.before = 0
             self._admission.take_back(batch.results)
+            self._forget_evaluated()
         else:
             # RangeReads do not see its writes, and not a timestamp at which they may be.
             self.reads.before = self.reads.before or batch.ctx.began - 1
         self._host.wake(urgent=True)
+
+    def _forget_evaluated(self) -> None:
+        """Forget the intents of a batch of which no proposal comes."""
+        if self.intents.has_changed:
+            self.intents.restart(self._stored)
 
     def conclude(self) -> None:
         """Tell the results of a proposal that writes nothing."""
@@ -713,12 +733,15 @@ class Replica:
 
     def stop_serving(self) -> None:
         """Stop using this lease, and send those that wait elsewhere."""
+        met = self.intents.take_waiting()
         if self._lease_holder.end():
             self._host.on_serving(False)
             self.memory.end()
         reads = self.reads
         reads.only_commits = False
-        waited = dict.fromkeys((*self.waiting.clear(), *taken(reads.blocked), *self._abandon()))
+        waited = dict.fromkeys(
+            (*self.waiting.clear(), *met, *taken(reads.blocked), *self._abandon())
+        )
         self._answers.refuse([call for call in waited if call not in reads.without_lease])
 
     def _abandon(self) -> list[Call]:
@@ -740,7 +763,7 @@ class Replica:
         """Answer every call that waits, or will come, with ``error``: the node stops."""
         self.failed = error
         self.reads.is_stopped, self.reads.only_commits = True, False
-        waited = dict.fromkeys(self.waiting.clear())
+        waited = dict.fromkeys((*self.waiting.clear(), *self.intents.take_waiting()))
         reads = self.reads
         for calls in (self._clients, self._upkeep, reads.without_lease, reads.blocked):
             waited |= dict.fromkeys(taken(calls))

@@ -259,6 +259,7 @@ class ScanChanges(MayWait, ConcernsSpan, Read, frozen=True, tag="scan_changes"):
 
     answer: ClassVar = CommittedChanges
     since: ClassVar = 1
+    meets_intents: ClassVar = False
 
     start: Bound
     end: Bound | None
@@ -345,6 +346,7 @@ class Put(WritesKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_prepared: ClassVar = True
 
     key: Key
     value: Payload
@@ -360,6 +362,7 @@ class ConditionalPut(WritesKey, Write, frozen=True, tag="conditional_put"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_prepared: ClassVar = True
 
     key: Key
     value: Payload
@@ -380,6 +383,7 @@ class Increment(WritesKey, Write, frozen=True, tag="increment", repr_omit_defaul
 
     answer: ClassVar = int
     since: ClassVar = 1
+    is_prepared: ClassVar = True
 
     key: Key
     by: int = 1
@@ -395,6 +399,7 @@ class Delete(WritesKey, Write, frozen=True, tag="delete"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_prepared: ClassVar = True
     frees_room: ClassVar = True
 
     key: Key
@@ -415,6 +420,7 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
 
     answer: ClassVar = int | tuple[int, bytes | None, int]
     since: ClassVar = 1
+    is_prepared: ClassVar = True
     frees_room: ClassVar = True
 
     start: Bound
@@ -442,6 +448,7 @@ class Accounting(ConcernsKey, Write, frozen=True, tag="accounting"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    is_prepared: ClassVar = True
 
     key: Key
     deltas: dict[str, int]

@@ -116,6 +116,7 @@ class OneRange:
         beside: the range whose clock this one shares.
     """
 
+    node_id = 1
     lease_seconds = LEASE_SECONDS
     values_bytes = Budget().values_bytes
 
@@ -138,7 +139,7 @@ class OneRange:
         else:
             clock = beside.clock
         self.clock = clock
-        self.replica = replica = Replica(range_id, 1, self.engine, clock, self, Notice())
+        self.replica = replica = Replica(range_id, self.node_id, self.engine, clock, self, Notice())
         environment = QueueEnvironment(
             bounds=replica.bounds,
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,

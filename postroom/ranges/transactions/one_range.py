@@ -14,8 +14,7 @@ than ``TRANSACTION_SECONDS_MAX`` after it began, so a record is never missed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterator
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 from types import GeneratorType
@@ -40,6 +39,8 @@ from postroom.ranges.evaluation import Evaluation, MustWait, check_size
 from postroom.ranges.long_checks import CheckedReads
 from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry
 from postroom.ranges.requests import Committed, CommitTransaction
+from postroom.ranges.transactions.intents import IntentTable
+from postroom.ranges.transactions.requests import Prepare
 
 CLIENTS_REMEMBERED: Final = 10_000
 
@@ -68,6 +69,7 @@ class Committer:
         now: a function that returns about now, by the node's clock.
         waits: the commits that wait for locks of others.
         bounds: the bounds of the range.
+        intents: the transactions over several ranges that are prepared here.
 
     Attributes:
         bounds: the bounds of the range.
@@ -76,7 +78,12 @@ class Committer:
     """
 
     def __init__(
-        self, registry: Registry, now: Callable[[], int], waits: CommitWaits, bounds: Bounds
+        self,
+        registry: Registry,
+        now: Callable[[], int],
+        waits: CommitWaits,
+        bounds: Bounds,
+        intents: IntentTable,
     ) -> None:
         self._registry = registry
         self.bounds = bounds
@@ -86,18 +93,14 @@ class Committer:
         self._held = waits.locks.held
         self._commits_in_line = waits.calls
         self._blocker = waits.blocker
+        self._check_intents = intents.check_transaction
+        self._intents = intents.by_transaction
         self.remembers_from = 0
         self.latest: dict[bytes, bytes] = {}
 
     def register(self, registry: Registry) -> None:
         """Register the commit."""
         registry.commands[CommitTransaction] = self
-
-    @property
-    def checks_first(self) -> ChecksFirst:
-        """Return the check of a commit that may take long."""
-        evaluate = partial(self, is_checked=True)
-        return ChecksFirst(_check_reads_in_parts, evaluate, lambda key: _conflict([key]))
 
     def restart(self) -> None:
         """Begin with a new lease."""
@@ -108,8 +111,11 @@ class Committer:
 
     @property
     def may_have_to_wait(self) -> bool:
-        """Return whether a key is locked, or a commit waits in line: a commit may have to wait."""
-        return bool(self._held or self._commits_in_line)
+        """Return whether a commit may have to wait.
+
+        A key is locked, a commit waits in line, or a transaction over several ranges is prepared.
+        """
+        return bool(self._held or self._commits_in_line or self._intents)
 
     def forget(self) -> None:
         """Forget all transactions: none that began up to now counts as new."""
@@ -141,6 +147,7 @@ class Committer:
             TransactionConflict, TransactionExpired, TransactionTooLarge: nothing happened.
             CommitUnknown: it is too late to tell.
             MustWait: another transaction has locked what it writes.
+            MeetsIntent: another transaction is prepared for what it has read or writes.
         """
         anchor = request.anchor if self.bounds.is_whole else self._checked_anchor(request)
         record = keys.transaction_key(anchor, request.transaction_id)
@@ -151,6 +158,7 @@ class Committer:
         _check_age(ctx, request, self._registry.replaced_at)
         if self.may_have_to_wait:
             self._check_locks(ctx, request)
+            self._check_intents(request)
         ctx.transaction_id = request.transaction_id
         ctx.source = anchor
         if is_checked or self.is_long(request):
@@ -204,7 +212,7 @@ class Committer:
     ) -> Generator[object, None, Committed]:
         """Evaluate a commit, and yield whenever the turn is used up."""
         if not is_checked:
-            yield from _check_reads_in_parts(ctx, request)
+            yield from check_reads_in_parts(ctx, request)
         size_before = ctx.bytes
         evaluators = self._writes
         answers = []
@@ -246,6 +254,19 @@ def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
             next(evaluating)
         except StopIteration as stop:
             return stop.value
+
+
+def checks_first(evaluators: Mapping[type, Callable[..., Any]]) -> ChecksFirst:
+    """Return the check of what transactions have read, for those that may take long.
+
+    Args:
+        evaluators: the evaluators of the requests that may have such a check.
+    """
+
+    def evaluate(ctx: Evaluation, request: Any) -> Any:
+        return evaluators[type(request)](ctx, request, is_checked=True)
+
+    return ChecksFirst(check_reads_in_parts, evaluate, lambda key: _conflict([key]))
 
 
 def from_record(record: bytes) -> Committed:
@@ -299,7 +320,7 @@ class ReadsChecker(ValueReader, Protocol):
     last_commit: int
 
 
-def check_reads(ctx: ReadsChecker, request: CommitTransaction[Any]) -> None:
+def check_reads(ctx: ReadsChecker, request: CommitTransaction[Any] | Prepare[Any]) -> None:
     """Refuse a transaction if a key that it has read has changed since.
 
     Raises:
@@ -316,9 +337,10 @@ def check_reads(ctx: ReadsChecker, request: CommitTransaction[Any]) -> None:
     ctx.steps += len(request.reads)
 
 
-def _check_reads_in_parts(
-    ctx: Evaluation | CheckedReads, request: CommitTransaction[Any]
+def check_reads_in_parts(
+    ctx: Evaluation | CheckedReads, request: CommitTransaction[Any] | Prepare[Any]
 ) -> Generator[object, None, None]:
+    """Check as ``check_reads`` does, spans as well, over as many turns as it takes."""
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:
         return
@@ -337,7 +359,9 @@ def _check_reads_in_parts(
 
 
 def _check_spans(
-    ctx: Evaluation | CheckedReads, request: CommitTransaction[Any], stamp: bytes
+    ctx: Evaluation | CheckedReads,
+    request: CommitTransaction[Any] | Prepare[Any],
+    stamp: bytes,
 ) -> Generator[object, None, None]:
     for span in _merged(ctx, request.spans):
         if span is None:

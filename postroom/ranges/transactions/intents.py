@@ -1,0 +1,429 @@
+"""The intents of a range: what transactions over several ranges have read here, or will write.
+
+A participant stores a *prepared record* for each transaction. It is not among the data, and nothing
+of it shows there until the transaction is resolved. A table in memory has the keys of all records.
+It is built with the lease, and every request looks at it::
+
+    a reader       waits for intents to write what it reads, if they may commit at its timestamp
+    a writer       waits for all intents of others that have read the key, or will write it
+    a transaction  is a reader of what it has read, and a writer of what it writes
+
+A record of what was only read keeps writers away, as well: nothing that the transaction has read
+changes before it commits. The timestamp of its commit therefore needs no upper bound.
+
+An intent is in the table from the evaluation of its proposal on, so that later requests of the same
+proposal see it. Until that proposal is applied, readers wait for its end. An intent that a proposal
+ends leaves the table with the evaluation; what it writes is hidden from readers like other writes.
+If no proposal comes of the evaluation, the table is built again.
+
+Invariants:
+
+* The intents are in the order of their timestamps.
+* A commit at a timestamp above ``limit`` may still be missing among the versions; none below is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.kv.engine import Reader
+from postroom.ranges.calls import Call
+from postroom.ranges.contract import KeySet
+from postroom.ranges.evaluation import Blocked
+from postroom.ranges.locks import LockedKeys
+from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.transactions.requests import Ballot, Prepare
+from postroom.ranges.waiting import Spans, UserSpan
+
+Span: TypeAlias = tuple[bytes, bytes | None]
+
+AT_THE_END: Final = 1 << 64
+"""A timestamp above all others: a reader at it waits until an intent has ended."""
+
+
+class PreparedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A prepared record, as it is stored.
+
+    Attributes:
+        ballot: the run of the commit.
+        anchor: the key that decides about it.
+        timestamp: a timestamp that it does not commit below.
+        began: when the transaction began.
+        reads, spans: the keys and spans that it has read.
+        written, written_spans: those that it will write.
+        inboxes: the keys in whose inboxes it has found, or not found, messages.
+        answers: the answers of its writes.
+        writes: the writes, packed.
+    """
+
+    ballot: Ballot
+    anchor: bytes
+    timestamp: int
+    began: int
+    reads: list[bytes]
+    spans: list[Span]
+    written: list[bytes]
+    written_spans: list[Span]
+    inboxes: list[bytes]
+    answers: list[Any]
+    writes: msgspec.Raw
+
+
+encode_record: Final = msgspec.msgpack.Encoder().encode
+decode_record: Final = msgspec.msgpack.Decoder(PreparedRecord).decode
+
+
+class Intent:
+    """A prepared record in memory, without the values that it will write.
+
+    Attributes:
+        transaction_id: the id of the transaction.
+        ballot, anchor, timestamp, began, answers: see :class:`PreparedRecord`.
+        reads, written, inboxes: the keys; ``spans``, ``written_spans``: the spans.
+        size_bytes: the size of the stored record.
+        above: a timestamp at or above which it may commit. The anchor may raise it.
+        since: when it came into the table, on the monotonic clock.
+        is_applied: whether its record is applied.
+        waiting: the calls that wait for it, with what they have met.
+    """
+
+    __slots__ = (
+        "above", "anchor", "answers", "ballot", "began", "inboxes", "is_applied", "reads", "since",
+        "size_bytes", "spans", "timestamp", "transaction_id", "waiting", "written",
+        "written_spans",
+    )  # fmt: skip
+
+    def __init__(
+        self, transaction_id: bytes, record: PreparedRecord, size_bytes: int, since: float
+    ) -> None:
+        self.transaction_id = transaction_id
+        self.ballot, self.anchor = record.ballot, record.anchor
+        self.timestamp = self.above = record.timestamp
+        self.began, self.answers = record.began, record.answers
+        self.reads = tuple(dict.fromkeys(record.reads))
+        self.written = tuple(dict.fromkeys(record.written))
+        self.inboxes = tuple(dict.fromkeys(record.inboxes))
+        self.spans = tuple(UserSpan(*span) for span in dict.fromkeys(record.spans))
+        self.written_spans = tuple(UserSpan(*span) for span in dict.fromkeys(record.written_spans))
+        self.size_bytes = size_bytes
+        self.since = since
+        self.is_applied = True
+        self.waiting: dict[Call, MeetsIntent] = {}
+
+
+class MeetsIntent(Exception):
+    """The request has to wait for a transaction that is prepared here.
+
+    Attributes:
+        intent: the intent that it has met.
+        at: the timestamp at which it reads; ``AT_THE_END``: it goes on when the intent has ended.
+        began: when the transaction that waits began; 0: it waits, and kills none.
+    """
+
+    def __init__(self, intent: Intent, at: int = AT_THE_END, began: int = 0) -> None:
+        super().__init__(intent.transaction_id)
+        self.intent = intent
+        self.at = at
+        self.began = began
+
+
+class _Holders:
+    """The intents by what they have in common: keys and spans of one kind."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[bytes, dict[bytes, Intent]] = {}
+        self._by_span: dict[UserSpan, dict[bytes, Intent]] = {}
+        self._keys = LockedKeys(self.by_key)
+        self._spans = Spans()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.by_key.clear()
+        self._by_span.clear()
+        self._keys.shrink()
+        self._spans.clear()
+
+    def add(self, intent: Intent, names: Iterable[bytes], spans: Iterable[UserSpan]) -> None:
+        """Add an intent."""
+        for key in names:
+            if key not in self.by_key:
+                self._keys.add(key)
+            self.by_key.setdefault(key, {})[intent.transaction_id] = intent
+        for span in spans:
+            if span not in self._by_span:
+                self._spans.add(span)
+            self._by_span.setdefault(span, {})[intent.transaction_id] = intent
+
+    def remove(self, intent: Intent, names: Iterable[bytes], spans: Iterable[UserSpan]) -> None:
+        """Remove an intent."""
+        for key in names:
+            of_key = self.by_key[key]
+            del of_key[intent.transaction_id]
+            if not of_key:
+                del self.by_key[key]
+        for span in spans:
+            of_span = self._by_span[span]
+            del of_span[intent.transaction_id]
+            if not of_span:
+                del self._by_span[span]
+                self._spans.remove(span)
+        self._keys.shrink()
+
+    def of_key(self, key: bytes) -> Iterator[Intent]:
+        """Iterate over the intents that contain a key."""
+        yield from self.by_key.get(key, {}).values()
+        if self._by_span:
+            for span in self._spans.holding(key):
+                yield from self._by_span[span].values()
+
+    def of_span(self, start: bytes, end: bytes | None) -> Iterator[Intent]:
+        """Iterate over the intents that have a key in common with a span."""
+        for key in self._keys.within(start, end):
+            yield from self.by_key[key].values()
+        for span, intents in self._by_span.items():
+            if (span.end is None or start < span.end) and (end is None or span.start < end):
+                yield from intents.values()
+
+
+class IntentTable:
+    """The intents of one range; see the module. Its truth is whether there is any.
+
+    Args:
+        range_id: the id of the range.
+        monotonic: a function that returns seconds that never go back.
+
+    Attributes:
+        by_transaction: the intents, in the order of their timestamps. Only to look at.
+        size_bytes: the size of all records.
+        resume: a function that takes calls which are to be evaluated again.
+        on_met: called when a call waits for an intent.
+        has_changed: whether evaluations have added or removed intents since it was built.
+    """
+
+    def __init__(self, range_id: int, monotonic: Callable[[], float]) -> None:
+        self._prefix = keys.prepared_prefix(range_id)
+        self._monotonic = monotonic
+        self.by_transaction: dict[bytes, Intent] = {}
+        self.size_bytes = 0
+        self.resume: Callable[[list[Call]], None] = lambda _: None
+        self.on_met: Callable[[], None] = lambda: None
+        self._writers = _Holders()
+        self._readers = _Holders()
+        self._inboxes = _Holders()
+        self._going: dict[bytes, Intent] = {}
+        self._is_in_disorder = False
+        self.has_changed = False
+
+    def __len__(self) -> int:
+        return len(self.by_transaction)
+
+    def waiting(self) -> int:
+        """Return the number of calls that wait."""
+        return sum(len(intent.waiting) for intent in self._all())
+
+    # --- with the lease
+
+    def restart(self, stored: Reader) -> None:
+        """Begin from what is stored. Calls go on waiting for the intents that are still there."""
+        known = {**self._going, **self.by_transaction}
+        self.clear()
+        found = [
+            (decode_record(packed), raw, len(packed))
+            for raw, packed in stored.iterate(self._prefix, keys.after_prefix(self._prefix))
+        ]
+        now = self._monotonic()
+        for record, raw, size in sorted(found, key=lambda each: each[0].timestamp):
+            intent = Intent(raw[len(self._prefix) :], record, size, now)
+            self._add(intent)
+            if intent.transaction_id in known:
+                intent.waiting = known[intent.transaction_id].waiting
+
+    def clear(self) -> None:
+        """Forget all intents. Calls that wait for them are taken out first."""
+        self.by_transaction.clear()
+        self._going.clear()
+        for each in (self._writers, self._readers, self._inboxes):
+            each.clear()
+        self.size_bytes = 0
+        self.has_changed = False
+
+    # --- intents that come and go
+
+    def record_key(self, transaction_id: bytes) -> bytes:
+        """Return the engine key of the record of a transaction."""
+        return self._prefix + transaction_id
+
+    def add(self, transaction_id: bytes, record: PreparedRecord, size_bytes: int) -> Intent:
+        """Add an intent, whose record a proposal under evaluation writes; and return it."""
+        intent = Intent(transaction_id, record, size_bytes, self._monotonic())
+        intent.is_applied = False
+        self.has_changed = True
+        self._add(intent)
+        return intent
+
+    def _add(self, intent: Intent) -> None:
+        self.by_transaction[intent.transaction_id] = intent
+        self.size_bytes += intent.size_bytes
+        self._writers.add(intent, intent.written, intent.written_spans)
+        self._readers.add(intent, intent.reads, intent.spans)
+        self._inboxes.add(intent, intent.inboxes, ())
+
+    def remove(self, intent: Intent, *, commits: bool) -> None:
+        """Remove an intent that a proposal under evaluation ends.
+
+        Args:
+            intent: the intent.
+            commits: whether it has committed, at a timestamp that may be below later commits.
+        """
+        del self.by_transaction[intent.transaction_id]
+        self.size_bytes -= intent.size_bytes
+        self._writers.remove(intent, intent.written, intent.written_spans)
+        self._readers.remove(intent, intent.reads, intent.spans)
+        self._inboxes.remove(intent, intent.inboxes, ())
+        self._going[intent.transaction_id] = intent
+        self.has_changed = True
+        self._is_in_disorder = self._is_in_disorder or commits
+
+    def gone(self, intent: Intent) -> None:
+        """Let those go on that wait for an intent, whose end is applied."""
+        self._going.pop(intent.transaction_id, None)
+        calls, intent.waiting = list(intent.waiting), {}
+        if calls:
+            self.resume(calls)
+
+    def raised(self, intent: Intent, above: int) -> None:
+        """Note that an intent commits at or above a timestamp, if at all; let readers go on."""
+        if above <= intent.above:
+            return
+        intent.above = above
+        calls = [call for call, met in intent.waiting.items() if met.at < above]
+        for call in calls:
+            del intent.waiting[call]
+        if calls:
+            self.resume(calls)
+
+    # --- completeness
+
+    def limit(self, timestamp: int) -> int:
+        """Return ``timestamp``, or the last one before it below which no commit is missing."""
+        if not self.by_transaction and not self._going:
+            return timestamp
+        first = islice(self.by_transaction.values(), 1)
+        least = min(intent.timestamp for intent in chain(first, self._going.values()))
+        return min(timestamp, least - 1)
+
+    def takes_disorder(self) -> bool:
+        """Return whether a commit may be below earlier ones since this was asked."""
+        found, self._is_in_disorder = self._is_in_disorder, False
+        return found or bool(self.by_transaction)
+
+    # --- requests that meet them
+
+    def check_reader(self, concern: KeySet, at: int, began: int = 0) -> None:
+        """Let a reader wait for intents to write what it reads.
+
+        Args:
+            concern: the keys and spans that it reads.
+            at: the timestamp; ``AT_THE_END``: it must know everything.
+            began: when its transaction began; 0: it kills none.
+
+        Raises:
+            MeetsIntent: it has to wait.
+            Blocked: an intent is not applied yet.
+        """
+        for intent in self._that_hold(self._writers, concern):
+            if intent.above <= at:
+                if not intent.is_applied:
+                    raise Blocked
+                raise MeetsIntent(intent, at, began)
+
+    def check_transaction(self, request: CommitTransaction[Any] | Prepare[Any]) -> None:
+        """Let a transaction wait for intents of others, as a reader and as a writer.
+
+        Raises:
+            MeetsIntent: it has to wait.
+        """
+        own, writers, readers = request.transaction_id, self._writers, self._readers
+        found = self._that_hold(writers, KeySet(tuple(request.reads), tuple(request.spans)))
+        for intent in found:
+            if intent.transaction_id != own:
+                raise MeetsIntent(intent, began=request.began)
+        for write in request.writes:
+            concern = write.concerns()
+            if write.is_sent or not isinstance(concern, KeySet):
+                continue
+            for holders in (writers, readers):
+                for intent in self._that_hold(holders, concern):
+                    if intent.transaction_id != own:
+                        raise MeetsIntent(intent, began=request.began)
+
+    def keeps_away(self, concern: KeySet) -> bool:
+        """Return whether nothing may be written to some keys and spans."""
+        return any(
+            next(self._that_hold(holders, concern), None) is not None
+            for holders in (self._writers, self._readers)
+        )
+
+    def keeps_mail_away(self, key: bytes) -> bool:
+        """Return whether no message may come into an inbox, or leave it."""
+        return key in self._inboxes.by_key
+
+    def check_written(self, raw_keys: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Let a request wait whose raw writes meet intents: any but a transaction's.
+
+        Versions that are collected change nothing.
+
+        Raises:
+            MeetsIntent: it has to wait.
+        """
+        for raw, stored in raw_keys:
+            if raw[:1] != keys.DATA:
+                continue
+            suffix = raw[raw.index(keys.END_OF_KEY, 1) + 2 :][:1]
+            if suffix == keys.INBOX:
+                for intent in self._inboxes.by_key.get(keys.user_key(raw), {}).values():
+                    raise MeetsIntent(intent)
+            elif suffix in _WRITTEN and stored is not None:
+                for holders in (self._writers, self._readers):
+                    for intent in holders.of_key(keys.user_key(raw)):
+                        raise MeetsIntent(intent)
+
+    def _that_hold(self, holders: _Holders, concern: KeySet) -> Iterator[Intent]:
+        for key in concern.keys:
+            yield from holders.of_key(key)
+        for span in concern.spans:
+            yield from holders.of_span(*span)
+
+    # --- calls that wait
+
+    def park(self, call: Call, met: MeetsIntent) -> None:
+        """Let a call wait for the intent that it has met."""
+        intent = met.intent
+        if self.by_transaction.get(intent.transaction_id) is not intent or met.at < intent.above:
+            self.resume([call])
+            return
+        intent.waiting[call] = met
+        self.on_met()
+
+    def withdraw(self, call: Call) -> bool:
+        """Forget a call that waits; return whether it did."""
+        return any(intent.waiting.pop(call, None) is not None for intent in self._all())
+
+    def take_waiting(self) -> list[Call]:
+        """Take out all calls that wait, and return them."""
+        calls: list[Call] = []
+        for intent in self._all():
+            calls += intent.waiting
+            intent.waiting = {}
+        return calls
+
+    def _all(self) -> Iterable[Intent]:
+        return chain(self.by_transaction.values(), self._going.values())
+
+
+_WRITTEN: Final = (keys.HEAD, keys.ACCOUNTING)

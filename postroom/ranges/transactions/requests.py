@@ -1,0 +1,113 @@
+"""The requests between the ranges that take part in one transaction.
+
+::
+
+    anchor ── Prepare ──▶ participant   check, and keep others away     answer: Prepared
+    anchor ── Resolve ──▶ participant   it has committed, or is dead
+
+Each of them may be lost, doubled or delayed. A :class:`Ballot` tells one run of a commit from the
+others.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeAlias
+
+import msgspec
+
+from postroom.limits import KEY_BYTES_MAX
+from postroom.ranges.contract import (
+    Concern,
+    ConcernsSpan,
+    KeySet,
+    Maintenance,
+)
+from postroom.ranges.requests import AnyWrite, Bound, Key, TimestampNumber, TransactionId
+
+AnchorKey: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX, title="anchor")]
+"""The key beside which the COMMIT record of a transaction lies, perhaps in another range."""
+
+
+class Ballot(NamedTuple):
+    """The number of one run of a commit over several ranges; later ones are greater.
+
+    Attributes:
+        range_id: the id of the anchor's range.
+        lease_sequence: the lease under which the run has begun.
+        number: its number among the runs under this lease.
+    """
+
+    range_id: int
+    lease_sequence: int
+    number: int
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer of ``Prepare``.
+
+    Attributes:
+        timestamp: a timestamp that the transaction must not commit below.
+        answers: the answers of its writes in this range.
+    """
+
+    timestamp: int
+    answers: list[Any]
+
+
+class Prepare(Maintenance, Generic[AnyWrite], frozen=True, tag="prepare"):
+    """A request to prepare one range's part of a transaction.
+
+    Attributes:
+        transaction_id: the id of the transaction.
+        ballot: the run of its commit.
+        anchor: the key that decides about it.
+        began: the timestamp at which it began. An older one goes before a younger one.
+        read_timestamp: the timestamp of its reads; 0 if it read nothing.
+        reads, spans: the keys and spans of the range that it has read.
+        writes: its writes in this range, in order.
+    """
+
+    answer: ClassVar = Prepared
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = False
+
+    transaction_id: TransactionId
+    ballot: Ballot
+    anchor: AnchorKey
+    began: TimestampNumber
+    read_timestamp: TimestampNumber
+    reads: list[Key]
+    spans: list[tuple[Bound, Bound | None]]
+    writes: list[AnyWrite]
+
+    def concerns(self) -> Concern:
+        """Return what it has read, and writes."""
+        keys, spans = list(self.reads), list(self.spans)
+        for write in self.writes:
+            concern = write.concerns()
+            if isinstance(concern, KeySet):
+                keys += concern.keys
+                spans += concern.spans
+        return KeySet(tuple(keys), tuple(spans))
+
+
+class Resolve(ConcernsSpan, Maintenance, frozen=True, tag="resolve"):
+    """A request to end what is prepared of a transaction for the keys in ``[start, end)``.
+
+    Attributes:
+        transaction_id: the id of the transaction.
+        ballot: the run of its commit; what another one has prepared stays.
+        timestamp: the timestamp at which it has committed; 0: it never will.
+        start, end: the keys of the range.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+    is_served_in_restore: ClassVar = False
+
+    transaction_id: TransactionId
+    ballot: Ballot
+    timestamp: TimestampNumber
+    start: Bound
+    end: Bound | None
