@@ -37,11 +37,19 @@ from postroom.ranges.contract import KeySet, Read
 from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Host, Registry
-from postroom.ranges.requests import CommitTransaction, Value
-from postroom.ranges.transactions.intents import AT_THE_END, IntentTable, MeetsIntent
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock, Value
+from postroom.ranges.transactions.intents import AT_THE_END, NO_AGE, Age, IntentTable, MeetsIntent
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
+
+
+def _age_of(request: Any) -> Age:
+    """Return the age of the transaction that locks something."""
+    return (request.began, request.transaction_id) if type(request) in _WITH_AGE else NO_AGE
+
+
+_WITH_AGE: Final = (GetForUpdate, Lock)
 
 
 class LocalReads:
@@ -177,7 +185,7 @@ class LocalReads:
         if request.locks:
             at = AT_THE_END
         try:
-            self.intents.check_reader(concern, at or now, getattr(request, "began", 0))
+            self.intents.check_reader(concern, at or now, _age_of(request))
         except MeetsIntent:
             if not at:
                 call.request = msgspec.structs.replace(request, timestamp=now)

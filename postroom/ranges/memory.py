@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.ranges.ports import Host, MemoryKeeper
+from postroom.ranges.ports import Host, MemoryKeeper, SpanningTransactions
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.ranges.waiting import Deadlines, Waiting
 
@@ -138,6 +138,7 @@ class LeaseMemory:
         waiting: the lines of calls that wait.
         reads, committer, commit_waits, intents, feed, garbage: the parts of the range with a
             memory.
+        transactions: the transactions over several ranges; ``None``: there is one range.
         keeper: the part of the program that keeps the rest of it.
         on_begun: called when memory has begun, under a new lease or anew.
     """
@@ -164,6 +165,7 @@ class LeaseMemory:
         self._cache = cache
         self._host = host
         self._committing = committing
+        self.transactions: SpanningTransactions | None = None
         self.on_begun: Callable[[], None] = lambda: None
 
     # --- with a lease
@@ -179,6 +181,8 @@ class LeaseMemory:
         self.feed.begin_anew()
         self.garbage.restart(stored)
         self.keeper.begin_lease(stored)
+        if self.transactions is not None:
+            self.transactions.begin_lease(stored)
         self.on_begun()
         self._host.on_serving(True)
 
@@ -189,6 +193,8 @@ class LeaseMemory:
         self.commit_waits.clear()
         self.intents.clear()
         self.keeper.end_lease()
+        if self.transactions is not None:
+            self.transactions.end_lease()
 
     def begin_anew(self) -> None:
         """Begin anew under the same lease, because everything stored was replaced."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import Error
 from postroom.kv.engine import BlockDamaged, Reader, WriteSet
+from postroom.ranges.calls import Call
 from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
 
@@ -93,6 +94,19 @@ class Companion(Protocol):
 
     def hear(self, written: WriteSet) -> None:
         """Hear what is applied, before any call is answered. Calls stand in line."""
+
+
+class SpanningTransactions(Protocol):
+    """The part of the program that commits transactions over several ranges."""
+
+    def takes(self, call: Call) -> bool:
+        """Take a call if it commits in several ranges; else return false."""
+
+    def begin_lease(self, stored: Reader) -> None:
+        """Begin afresh from what is stored, under a new lease."""
+
+    def end_lease(self) -> None:
+        """End all runs of commits: this replica serves no longer."""
 
 
 class MemoryKeeper(Protocol):

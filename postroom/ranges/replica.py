@@ -84,7 +84,13 @@ from postroom.ranges.listing import RangeListing
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.partitions import Partitions
-from postroom.ranges.ports import Companion, Host, MemoryKeeper, Registry
+from postroom.ranges.ports import (
+    Companion,
+    Host,
+    MemoryKeeper,
+    Registry,
+    SpanningTransactions,
+)
 from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
@@ -92,7 +98,9 @@ from postroom.ranges.state import RangeState
 from postroom.ranges.transactions.intents import IntentTable
 from postroom.ranges.transactions.one_range import Committer, checks_first
 from postroom.ranges.transactions.prepared import Participation
+from postroom.ranges.transactions.push import Pushes
 from postroom.ranges.transactions.requests import Prepare
+from postroom.ranges.transactions.resolver import ForgottenCommits
 from postroom.ranges.usual import Share, UsualParts, UsualWay
 from postroom.ranges.waiting import Line, earlier
 
@@ -126,7 +134,8 @@ class Replica:
             something in it.
         waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.
-        listing: tells of the range.
+        transactions: the transactions over several ranges; ``None``: there is one range.
+        pushes: tells other ranges how transactions have ended whose anchors lie here.
         on_room: called with each turn, when there is room for reads again.
         usual_way: makes usual proposals; ``None``: the general way makes all of them.
         usual_parts: the parts that it is made from.
@@ -142,10 +151,9 @@ class Replica:
         "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "bounds",
         "charge", "check_age", "clients_that_hold", "commit_waits", "complete", "failed", "feed",
         "group", "holders", "holds_for", "intents", "is_used_up", "listing", "memory", "node_id",
-        "on_room",
-        "positions", "protections", "range_id", "reads", "registry", "release_client",
-        "release_expired", "release_locks", "state", "try_get", "usual_parts", "usual_way",
-        "waiting", "wake",
+        "on_room", "positions", "protections", "pushes", "range_id", "reads", "registry",
+        "release_client", "release_expired", "release_locks", "state", "transactions", "try_get",
+        "usual_parts", "usual_way", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +176,7 @@ class Replica:
         self._unwritten: Proposal | None = None
         self._freeing = Freeing()
         self.on_room: Callable[[], None] | None = None
+        self.transactions: SpanningTransactions | None = None
         self.bounds = Bounds(read_descriptor(stored, range_id))
         self.registry = registry = Registry()
         self._evaluators = registry.reads
@@ -227,7 +236,10 @@ class Replica:
         partitions = Partitions(self._stored, self.protections, self.bounds)
         self.listing = RangeListing(self.bounds, self.node_id, self._stored, lambda: self.group)
         bulk = (garbage, partitions, self.listing)
-        for each in (reads, committer, participation, waits, self.positions, self.feed, *bulk):
+        self.pushes = Pushes(clock.pass_over, self._host.monotonic)
+        spanning = (participation, self.pushes, ForgottenCommits(self.range_id))
+        own = (reads, committer, waits, self.positions, self.feed)
+        for each in (*own, *spanning, *bulk):
             each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits
         memory.feed, memory.garbage, memory.intents = self.feed, garbage, self.intents
@@ -252,6 +264,10 @@ class Replica:
         self.reads.given_up = memory.given_up
         self.reads.translate = self._answers.elsewhere_if_damaged
 
+    def span(self, transactions: SpanningTransactions) -> None:
+        """Let transactions commit here that concern other ranges, too."""
+        self.transactions = self.memory.transactions = transactions
+
     def join(self, companion: Companion, keeper: MemoryKeeper) -> None:
         """Let the rest of the program take part in proposals, and in the leaseholder's memory."""
         self._proposer.companion = self._answers.companion = companion
@@ -271,6 +287,8 @@ class Replica:
             self.release_locks(request.transaction_id)
             call.complete(None, None)
         else:
+            if self.transactions is not None and self.transactions.takes(call):
+                return
             if call.urgent:
                 self._clients.append(call)
             else:
@@ -758,6 +776,13 @@ class Replica:
         for call in waiting:  # a commit may have been put in line after the lease had ended
             self.commit_waits.given_up(call.request)
         self._answers.refuse(waiting)
+
+    def refuse_commit(self, call: Call, error: Exception) -> None:
+        """End a commit that waits for an intent, without having changed anything."""
+        if id(call.request) in self.commit_waits.calls:
+            self.commit_waits.refuse(call, error)
+        else:
+            call.complete(None, error)
 
     def fail_all(self, error: Error) -> None:
         """Answer every call that waits, or will come, with ``error``: the node stops."""

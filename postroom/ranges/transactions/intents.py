@@ -42,6 +42,10 @@ from postroom.ranges.waiting import Spans, UserSpan
 
 Span: TypeAlias = tuple[bytes, bytes | None]
 
+Age: TypeAlias = tuple[int, bytes]
+"""The timestamp at which a transaction began, and its id."""
+
+NO_AGE: Final = 0, b""
 AT_THE_END: Final = 1 << 64
 """A timestamp above all others: a reader at it waits until an intent has ended."""
 
@@ -122,14 +126,16 @@ class MeetsIntent(Exception):
     Attributes:
         intent: the intent that it has met.
         at: the timestamp at which it reads; ``AT_THE_END``: it goes on when the intent has ended.
-        began: when the transaction that waits began; 0: it waits, and kills none.
+        age: when the transaction that waits began, and its id; ``NO_AGE``: it kills none.
+        since: when it began to wait, on the monotonic clock.
     """
 
-    def __init__(self, intent: Intent, at: int = AT_THE_END, began: int = 0) -> None:
+    def __init__(self, intent: Intent, at: int = AT_THE_END, age: Age = NO_AGE) -> None:
         super().__init__(intent.transaction_id)
         self.intent = intent
         self.at = at
-        self.began = began
+        self.age = age
+        self.since = 0.0
 
 
 class _Holders:
@@ -199,6 +205,7 @@ class IntentTable:
 
     Attributes:
         by_transaction: the intents, in the order of their timestamps. Only to look at.
+        met: those for which calls wait, or have waited.
         size_bytes: the size of all records.
         resume: a function that takes calls which are to be evaluated again.
         on_met: called when a call waits for an intent.
@@ -209,6 +216,7 @@ class IntentTable:
         self._prefix = keys.prepared_prefix(range_id)
         self._monotonic = monotonic
         self.by_transaction: dict[bytes, Intent] = {}
+        self.met: dict[Intent, None] = {}
         self.size_bytes = 0
         self.resume: Callable[[list[Call]], None] = lambda _: None
         self.on_met: Callable[[], None] = lambda: None
@@ -242,10 +250,13 @@ class IntentTable:
             self._add(intent)
             if intent.transaction_id in known:
                 intent.waiting = known[intent.transaction_id].waiting
+                if intent.waiting:
+                    self.met[intent] = None
 
     def clear(self) -> None:
         """Forget all intents. Calls that wait for them are taken out first."""
         self.by_transaction.clear()
+        self.met.clear()
         self._going.clear()
         for each in (self._writers, self._readers, self._inboxes):
             each.clear()
@@ -281,6 +292,7 @@ class IntentTable:
             commits: whether it has committed, at a timestamp that may be below later commits.
         """
         del self.by_transaction[intent.transaction_id]
+        self.met.pop(intent, None)
         self.size_bytes -= intent.size_bytes
         self._writers.remove(intent, intent.written, intent.written_spans)
         self._readers.remove(intent, intent.reads, intent.spans)
@@ -324,13 +336,13 @@ class IntentTable:
 
     # --- requests that meet them
 
-    def check_reader(self, concern: KeySet, at: int, began: int = 0) -> None:
+    def check_reader(self, concern: KeySet, at: int, age: Age = NO_AGE) -> None:
         """Let a reader wait for intents to write what it reads.
 
         Args:
             concern: the keys and spans that it reads.
             at: the timestamp; ``AT_THE_END``: it must know everything.
-            began: when its transaction began; 0: it kills none.
+            age: when its transaction began, and the id of that.
 
         Raises:
             MeetsIntent: it has to wait.
@@ -340,7 +352,7 @@ class IntentTable:
             if intent.above <= at:
                 if not intent.is_applied:
                     raise Blocked
-                raise MeetsIntent(intent, at, began)
+                raise MeetsIntent(intent, at, age)
 
     def check_transaction(self, request: CommitTransaction[Any] | Prepare[Any]) -> None:
         """Let a transaction wait for intents of others, as a reader and as a writer.
@@ -349,10 +361,11 @@ class IntentTable:
             MeetsIntent: it has to wait.
         """
         own, writers, readers = request.transaction_id, self._writers, self._readers
+        age = request.began, own
         found = self._that_hold(writers, KeySet(tuple(request.reads), tuple(request.spans)))
         for intent in found:
             if intent.transaction_id != own:
-                raise MeetsIntent(intent, began=request.began)
+                raise MeetsIntent(intent, age=age)
         for write in request.writes:
             concern = write.concerns()
             if write.is_sent or not isinstance(concern, KeySet):
@@ -360,7 +373,7 @@ class IntentTable:
             for holders in (writers, readers):
                 for intent in self._that_hold(holders, concern):
                     if intent.transaction_id != own:
-                        raise MeetsIntent(intent, began=request.began)
+                        raise MeetsIntent(intent, age=age)
 
     def keeps_away(self, concern: KeySet) -> bool:
         """Return whether nothing may be written to some keys and spans."""
@@ -407,7 +420,9 @@ class IntentTable:
         if self.by_transaction.get(intent.transaction_id) is not intent or met.at < intent.above:
             self.resume([call])
             return
+        met.since = self._monotonic()
         intent.waiting[call] = met
+        self.met[intent] = None
         self.on_met()
 
     def withdraw(self, call: Call) -> bool:

@@ -40,6 +40,7 @@ from postroom.ranges.long_checks import CheckedReads
 from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 from postroom.ranges.transactions.intents import IntentTable
+from postroom.ranges.transactions.records import decided_in, is_of_several
 from postroom.ranges.transactions.requests import Prepare
 
 CLIENTS_REMEMBERED: Final = 10_000
@@ -73,6 +74,9 @@ class Committer:
 
     Attributes:
         bounds: the bounds of the range.
+        second_rounds: the runs of commits over several ranges, by the identities of the requests of
+            their second rounds (:mod:`.coordinator`).
+        decide: leaves the COMMIT record of such a run.
         latest: the number of the newest transaction of each client.
         remembers_from: a timestamp; those of later transactions are all here.
     """
@@ -95,6 +99,8 @@ class Committer:
         self._blocker = waits.blocker
         self._check_intents = intents.check_transaction
         self._intents = intents.by_transaction
+        self.second_rounds: dict[int, Any] = {}
+        self.decide: Callable[[Evaluation, Any, bytes, list[Any]], Committed]
         self.remembers_from = 0
         self.latest: dict[bytes, bytes] = {}
 
@@ -115,7 +121,7 @@ class Committer:
 
         A key is locked, a commit waits in line, or a transaction over several ranges is prepared.
         """
-        return bool(self._held or self._commits_in_line or self._intents)
+        return bool(self._held or self._commits_in_line or self._intents or self.second_rounds)
 
     def forget(self) -> None:
         """Forget all transactions: none that began up to now counts as new."""
@@ -155,7 +161,8 @@ class Committer:
             known = ctx.get(record)
             if known is not None:
                 return from_record(known)
-        _check_age(ctx, request, self._registry.replaced_at)
+        if not (self.second_rounds and self._is_second_round(request)):
+            check_age(ctx.timestamp, request, self._registry.replaced_at)
         if self.may_have_to_wait:
             self._check_locks(ctx, request)
             self._check_intents(request)
@@ -188,6 +195,20 @@ class Committer:
         bounds = self.bounds
         bounds.check(request)
         return request.anchor if bounds.contains(request.anchor) else bounds.start
+
+    def _is_second_round(self, request: CommitTransaction[Any]) -> bool:
+        """Return whether a commit is a second round; its age was checked before the first one.
+
+        Raises:
+            TransactionConflict: the run is over, and its callers were told.
+        """
+        run = self.second_rounds.get(id(request))
+        if run is None:
+            return False
+        if run.is_over:
+            raise TransactionConflict("the run of the commit is over; nothing was changed")
+        check_replaced(request, self._registry.replaced_at)
+        return True
 
     def _check_locks(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
         ctx.steps += len(self._held) // _LOCKS_A_STEP
@@ -235,6 +256,10 @@ class Committer:
         answers: list[Any],
     ) -> Committed:
         """Leave the COMMIT record, if anything was written, and return the answer."""
+        if self.second_rounds:
+            run = self.second_rounds.get(id(request))
+            if run is not None:
+                return self.decide(ctx, run, record, answers)
         writes = request.writes
         if not writes or (writes[0].only_checks and _only_check(writes)):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
@@ -271,16 +296,37 @@ def checks_first(evaluators: Mapping[type, Callable[..., Any]]) -> ChecksFirst:
 
 def from_record(record: bytes) -> Committed:
     """Return the answer that a COMMIT record remembers."""
+    if is_of_several(record):
+        return Committed(int.from_bytes(record[:8], "big"), decided_in(record).answers)
     answers: list[Any] = _decode(record[8:]) if len(record) > 8 else []
     return Committed(int.from_bytes(record[:8], "big"), answers)
 
 
-def _check_age(ctx: Evaluation, request: CommitTransaction[Any], replaced_at: int) -> None:
-    age = ctx.timestamp - request.began
+def check_replaced(request: CommitTransaction[Any] | Prepare[Any], replaced_at: int) -> None:
+    """Refuse a transaction that has read before everything stored was replaced.
+
+    Raises:
+        TransactionConflict: it has.
+    """
+    if 0 < request.read_timestamp < replaced_at:
+        raise TransactionConflict(
+            "the store was restored from an export after this transaction had read; nothing was "
+            "changed: try again (run() does)"
+        )
+
+
+def check_age(now: int, request: CommitTransaction[Any], replaced_at: int) -> None:
+    """Refuse a transaction that has been open for too long.
+
+    Raises:
+        TransactionExpired: it has.
+        CommitUnknown: it may have committed, so long ago that nobody knows.
+        TransactionConflict: it has read what was replaced since.
+    """
+    age = now - request.began
     seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
     if age <= from_seconds(seconds):
-        if 0 < request.read_timestamp < replaced_at:
-            raise _replaced()
+        check_replaced(request, replaced_at)
         return
     if age > from_seconds(RECORD_SECONDS):
         raise CommitUnknown(
@@ -412,13 +458,6 @@ def _merged(ctx: Evaluation | CheckedReads, spans: list[Span]) -> Iterator[Span 
 _START: Final = itemgetter(0)
 _SPANS_A_STEP: Final = 4
 _LOCKS_A_STEP: Final = 64
-
-
-def _replaced() -> TransactionConflict:
-    return TransactionConflict(
-        "the store was restored from an export after this transaction had read; nothing was "
-        "changed: try again (run() does)"
-    )
 
 
 def _changed(ctx: ValueReader, first: bytes, reads: list[bytes], stamp: bytes) -> list[bytes]:

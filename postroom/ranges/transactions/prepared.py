@@ -63,7 +63,12 @@ from postroom.ranges.transactions.intents import (
     decode_record,
     encode_record,
 )
-from postroom.ranges.transactions.one_range import FEW, check_reads, check_reads_in_parts
+from postroom.ranges.transactions.one_range import (
+    FEW,
+    check_reads,
+    check_reads_in_parts,
+    check_replaced,
+)
 from postroom.ranges.transactions.requests import Prepare, Prepared, Resolve
 
 _log: Final = logging.getLogger(__name__)
@@ -137,11 +142,7 @@ class Participation:
         self._check_room(request, known)
         self._intents.check_transaction(request)
         self._check_locks(request)
-        if 0 < request.read_timestamp < self._registry.replaced_at:
-            raise TransactionConflict(
-                "the store was restored from an export after this transaction had read; nothing "
-                "was changed: try again (run() does)"
-            )
+        check_replaced(request, self._registry.replaced_at)
         preparing = self._prepare_in_parts(ctx, request, is_checked)
         if is_checked or self._is_long(request):
             return preparing

@@ -4,6 +4,7 @@
 
     anchor ── Prepare ──▶ participant   check, and keep others away     answer: Prepared
     anchor ── Resolve ──▶ participant   it has committed, or is dead
+    participant ── Push ──▶ anchor      has it committed?               answer: Standing
 
 Each of them may be lost, doubled or delayed. A :class:`Ballot` tells one run of a commit from the
 others.
@@ -18,11 +19,22 @@ import msgspec
 from postroom.limits import KEY_BYTES_MAX
 from postroom.ranges.contract import (
     Concern,
+    ConcernsKey,
+    ConcernsRange,
     ConcernsSpan,
     KeySet,
     Maintenance,
+    Read,
+    Role,
 )
-from postroom.ranges.requests import AnyWrite, Bound, Key, TimestampNumber, TransactionId
+from postroom.ranges.requests import (
+    TRANSACTION_ID_BYTES,
+    AnyWrite,
+    Bound,
+    Key,
+    TimestampNumber,
+    TransactionId,
+)
 
 AnchorKey: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX, title="anchor")]
 """The key beside which the COMMIT record of a transaction lies, perhaps in another range."""
@@ -52,6 +64,19 @@ class Prepared(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     timestamp: int
     answers: list[Any]
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer of ``Push``.
+
+    Attributes:
+        timestamp: the timestamp at which the ballot has committed; 0: it has not.
+        is_pending: whether it may still commit, later than at the timestamp that was asked about.
+            Else, if it has not committed, it never will.
+    """
+
+    timestamp: int = 0
+    is_pending: bool = False
 
 
 class Prepare(Maintenance, Generic[AnyWrite], frozen=True, tag="prepare"):
@@ -111,3 +136,44 @@ class Resolve(ConcernsSpan, Maintenance, frozen=True, tag="resolve"):
     timestamp: TimestampNumber
     start: Bound
     end: Bound | None
+
+
+class Push(ConcernsKey, Read, frozen=True, tag="push"):
+    """A question to the range of a transaction's anchor: whether the transaction has committed.
+
+    Attributes:
+        key: the anchor.
+        transaction_id: the id of the transaction.
+        ballot: the run of its commit.
+        above: a timestamp. If the transaction has not committed it will do so above this one.
+        began: the timestamp at which a transaction began that waits for it. It dies if that one is
+            older. 0: it may live.
+        waiting: the id of the transaction that waits; it decides between two of the same age.
+    """
+
+    answer: ClassVar = Standing
+    since: ClassVar = 1
+    role: ClassVar[Role | None] = None
+    meets_intents: ClassVar = False
+
+    key: Key
+    transaction_id: TransactionId
+    ballot: Ballot
+    above: TimestampNumber = 0
+    began: TimestampNumber = 0
+    waiting: Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_ID_BYTES)] = b""
+
+
+class ForgetCommits(ConcernsRange, Maintenance, frozen=True, tag="forget_commits"):
+    """A request to forget which ranges had to hear of some commits: all of them have.
+
+    Attributes:
+        names: the names of the commits, as they end the engine keys of their lists.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+    is_served_in_restore: ClassVar = False
+
+    names: list[bytes]

@@ -1,0 +1,144 @@
+"""The parts of a commit: what of it lies in the anchor's range, and in each of the others.
+
+::
+
+    CommitTransaction ─┬─ own part: reads, writes, and all that it sends   (the anchor's range)
+                       ├─ Prepare: reads, writes                           (another range)
+                       └─ ...
+
+Spans are cut at the ends of ranges, and so is a ``DeleteRange``, whose answers are added up. A
+write that concerns several keys must lie in one range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroom.errors import Invalid
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.carrier import Recipient
+from postroom.ranges.contract import KeySet, Write
+from postroom.ranges.requests import CommitTransaction, DeleteRange
+
+Span: TypeAlias = tuple[bytes, bytes | None]
+Finding: TypeAlias = Callable[[bytes], Recipient]
+
+
+class Part:
+    """The part of a commit in one range.
+
+    Attributes:
+        recipient: the range.
+        reads, spans, writes: what it reads and writes there.
+        numbers: the numbers of the writes in the whole commit.
+    """
+
+    __slots__ = ("numbers", "reads", "recipient", "spans", "writes")
+
+    def __init__(self, recipient: Recipient) -> None:
+        self.recipient = recipient
+        self.reads: list[bytes] = []
+        self.spans: list[Span] = []
+        self.writes: list[Any] = []
+        self.numbers: list[int] = []
+
+
+class Division:
+    """The division of a commit into parts.
+
+    Args:
+        request: the commit.
+        bounds: the bounds of the anchor's range.
+        find: a function that returns the range of a key.
+
+    Attributes:
+        own: the part in the anchor's range.
+        others: the other parts.
+
+    Raises:
+        Invalid: a write lies in several ranges, and cannot be cut.
+    """
+
+    def __init__(self, request: CommitTransaction[Any], bounds: Bounds, find: Finding) -> None:
+        self._bounds, self._find = bounds, find
+        descriptor = bounds.descriptor
+        self.own = Part(Recipient(descriptor.range_id, bounds.start, bounds.end))
+        self._parts: dict[Recipient, Part] = {self.own.recipient: self.own}
+        for key in request.reads:
+            self._of(key).reads.append(key)
+        for span in request.spans:
+            for part, piece in self._cut(span):
+                part.spans.append(piece)
+        for number, write in enumerate(request.writes):
+            self._add(number, write)
+        self.others = [part for part in self._parts.values() if part is not self.own]
+
+    def _of(self, key: bytes) -> Part:
+        """Return the part in the range of a key."""
+        if self._bounds.contains(key):
+            return self.own
+        recipient = self._find(key)
+        part = self._parts.get(recipient)
+        if part is None:
+            part = self._parts[recipient] = Part(recipient)
+        return part
+
+    def _cut(self, span: Span) -> Iterator[tuple[Part, Span]]:
+        """Cut a span at the ends of ranges."""
+        start: bytes | None = span[0]
+        while start is not None and (span[1] is None or start < span[1]):
+            part = self._of(start)
+            end = part.recipient.end
+            is_last = end is None or (span[1] is not None and span[1] <= end)
+            yield part, (start, span[1] if is_last else end)
+            start = None if is_last else end
+
+    def _add(self, number: int, write: Write) -> None:
+        concern = write.concerns()
+        if write.is_sent or not isinstance(concern, KeySet):
+            pieces: list[tuple[Part, Write]] = [(self.own, write)]
+        elif type(write) is DeleteRange:
+            pieces = [
+                (part, msgspec.structs.replace(write, start=start, end=end))
+                for part, (start, end) in self._cut((write.start, write.end))
+            ] or [(self.own, write)]
+            if len(pieces) > 1 and write.part_of is not None:
+                raise _in_several_ranges(write)
+        else:
+            found = {id(part): part for part in map(self._of, concern.keys)}
+            found |= {id(part): part for span in concern.spans for part, _ in self._cut(span)}
+            if len(found) > 1:
+                raise _in_several_ranges(write)
+            pieces = [(part, write) for part in found.values()]
+        for part, piece in pieces:
+            part.writes.append(piece)
+            part.numbers.append(number)
+
+
+def merged(number_of_writes: int, parts: list[tuple[Part, list[Any]]]) -> list[Any]:
+    """Return the answers of all writes of a commit; no answer: ``[]``.
+
+    Args:
+        number_of_writes: how many there are.
+        parts: the parts, with the answers of their writes.
+    """
+    merged: list[Any] = [None] * number_of_writes
+    tells = False
+    for part, answers in parts:
+        for number, answer in zip(part.numbers, answers, strict=False):
+            if answer is None:
+                continue
+            tells = True
+            before = merged[number]
+            merged[number] = answer if before is None else before + answer
+    return merged if tells else []
+
+
+def _in_several_ranges(write: Write) -> Invalid:
+    return Invalid(
+        f"a {type(write).__name__} concerns keys of several ranges; nothing was changed: defer it "
+        "(tx.enqueue_update), or give each range its own"
+    )

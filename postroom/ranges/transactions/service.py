@@ -1,0 +1,113 @@
+"""The service of a leaseholder for transactions over several ranges.
+
+::
+
+    coordinator   runs commits whose anchors lie in the range
+    resolver      tells other ranges how they have ended
+    pusher        asks other ranges how those have ended that are prepared here
+
+The three decide, step by step; this module lets them go on when something has happened, or when it
+is time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from postroom.kv.engine import Reader
+from postroom.ranges.calls import Call
+from postroom.ranges.carrier import Carrier
+from postroom.ranges.replica import Replica
+from postroom.ranges.transactions.coordinator import Coordinator
+from postroom.ranges.transactions.intents import Intent
+from postroom.ranges.transactions.push import Pusher
+from postroom.ranges.transactions.requests import Resolve
+from postroom.ranges.transactions.resolver import Resolver
+
+
+class StepWakeUp(Protocol):
+    """The wake-up of the service."""
+
+    def set(self) -> None:
+        """Set it: there is something to do."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Wait until it is set, or for a time, and reset it."""
+
+
+class _Ending(Call):
+    """A request that ends an intent of the own range."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, request: Resolve, ended: Callable[[BaseException | None], None]) -> None:
+        super().__init__(request)
+        self._ended = ended
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        del result
+        self._ended(error)
+
+
+class TransactionService:
+    """The service of one range; see the module. It implements ``SpanningTransactions``.
+
+    Args:
+        replica: the replica of the range.
+        carrier: the way to other ranges.
+        monotonic: a function that returns seconds that never go back.
+        wake_up: the wake-up for which it waits.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        carrier: Carrier,
+        monotonic: Callable[[], float],
+        wake_up: StepWakeUp,
+    ) -> None:
+        self._replica = replica
+        self._wake_up = wake_up
+        wake = wake_up.set
+        self.resolver = Resolver(
+            replica.range_id, replica.bounds, carrier, monotonic, wake, replica.submit
+        )
+        self.coordinator = Coordinator(
+            replica, carrier, monotonic, wake, self.resolver.tell, self.resolver.died
+        )
+        self.pusher = Pusher(
+            replica.intents, carrier, monotonic, wake, self._end, replica.refuse_commit
+        )
+        replica.intents.on_met = wake
+        replica.pushes.coordinator = self.coordinator
+        self.takes = self.coordinator.takes
+        replica.span(self)
+
+    def begin_lease(self, stored: Reader) -> None:
+        """Begin afresh from what is stored, under a new lease."""
+        self.coordinator.restart()
+        self.pusher.restart()
+        self.resolver.restart(stored)
+
+    def end_lease(self) -> None:
+        """End all runs: this replica serves no longer."""
+        self.coordinator.end()
+        self.pusher.restart()
+        self.resolver.end()
+
+    def step(self) -> float:
+        """Do what there is to do; return in how many seconds there is more at the latest."""
+        return min(self.coordinator.step(), self.pusher.step(), self.resolver.step())
+
+    async def run(self) -> None:
+        """Take steps for ever."""
+        while True:
+            await self._wake_up.wait(self.step())
+
+    def _end(self, intent: Intent, timestamp: int) -> None:
+        """End an intent of this range: committed at a timestamp, or dead (0)."""
+        bounds = self._replica.bounds
+        request = Resolve(intent.transaction_id, intent.ballot, timestamp, bounds.start, bounds.end)
+        self._replica.submit(_Ending(request, partial(self.pusher.ended, intent)))
