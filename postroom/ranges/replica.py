@@ -95,6 +95,7 @@ from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from postroom.ranges.state import RangeState
+from postroom.ranges.transactions.halves import TransactionHalves
 from postroom.ranges.transactions.intents import IntentTable
 from postroom.ranges.transactions.one_range import Committer, checks_first
 from postroom.ranges.transactions.prepared import Participation
@@ -128,7 +129,6 @@ class Replica:
         protections: the protected timestamps.
         positions: the positions of readers.
         feed: the change feed.
-        listing: describes the range.
         intents: the transactions over several ranges that are prepared here.
         memory: the memory of a leaseholder; ``holders``: the transactions that hold
             something in it.
@@ -237,6 +237,7 @@ class Replica:
         self.listing = RangeListing(self.bounds, self.node_id, self._stored, lambda: self.group)
         bulk = (garbage, partitions, self.listing)
         self.pushes = Pushes(clock.pass_over, self._host.monotonic)
+        registry.divisible.append(TransactionHalves(self.range_id, self.intents))
         spanning = (participation, self.pushes, ForgottenCommits(self.range_id))
         own = (reads, committer, waits, self.positions, self.feed)
         for each in (*own, *spanning, *bulk):

@@ -114,7 +114,7 @@ class Halving:
             )
         if any(each.must_wait(ctx, key) for each in registry.divisible):
             raise Unavailable(
-                "messages or updates for keys of the right half are due; nothing was changed: try "
-                "again when they have arrived",
+                "messages, updates or transactions for keys of the right half are under way; "
+                "nothing was changed: try again when they have ended",
                 retry_after=RETRY_SECONDS,
             )

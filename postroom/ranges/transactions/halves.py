@@ -1,0 +1,53 @@
+"""Transactions over several ranges, when a range splits: those that are under way end first.
+
+A prepared record may concern keys of both halves, and the COMMIT record of a transaction goes with
+its anchor, while the list of those that must hear of it stays. All of this lasts for a moment only.
+A split therefore waits until nothing of it concerns the right half.
+"""
+
+from __future__ import annotations
+
+from postroom.kv import keys
+from postroom.ranges.contract import KeySet
+from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.transactions.intents import IntentTable
+
+
+class TransactionHalves:
+    """The transactions over several ranges of one range; it implements ``Divisible``.
+
+    Args:
+        range_id: the id of the range.
+        intents: the intents of the range.
+    """
+
+    def __init__(self, range_id: int, intents: IntentTable) -> None:
+        self._unresolved = keys.unresolved_prefix(range_id)
+        self._intents = intents
+
+    def prepared(self, key: bytes | None) -> None:
+        """Do nothing: nothing is divided."""
+
+    def check(self, ctx: Evaluation) -> None:
+        """Do nothing: all of it ends by itself."""
+
+    def divide_some(self, ctx: Evaluation) -> bool:
+        """Return false: nothing is divided."""
+        del ctx
+        return False
+
+    def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
+        """Return whether a transaction that has not ended concerns keys from ``key`` on."""
+        if self._intents.keeps_away(KeySet(spans=((key, None),))):
+            return True
+        first, end = self._unresolved + keys.escape(key), keys.after_prefix(self._unresolved)
+        return next(ctx.iterate(first, end), None) is not None
+
+    def halve(self, ctx: Evaluation, right: RangeDescriptor) -> bytes:
+        """Return nothing: nothing goes to the right half."""
+        del ctx, right
+        return b""
+
+    def halved(self) -> None:
+        """Do nothing: what is left concerns the left half."""
