@@ -104,7 +104,7 @@ async def _rate(
         async def once(number: int) -> None:
             await operation(db, number)
 
-        await _in_flight(0.5, in_flight, once)
+        await _in_flight(min(0.5, seconds), in_flight, once)
         before, mine = nodes.processor_seconds(), time.process_time()
         done, elapsed, latencies = await _in_flight(seconds, in_flight, once)
         used = [end - begin for begin, end in zip(before, nodes.processor_seconds(), strict=True)]
@@ -223,7 +223,7 @@ def remote_share(settings: Settings) -> Measured:
         async with await postroom.aio.open(
             settings.folder / "embedded", engine=settings.engine
         ) as db:
-            await _in_flight(0.5, 64, lambda number: _outbox(db, number))
+            await _in_flight(min(0.5, settings.seconds), 64, lambda number: _outbox(db, number))
             done, elapsed, _ = await _in_flight(
                 settings.seconds, 64, lambda number: _outbox(db, number)
             )

@@ -86,7 +86,7 @@ async def _rate(
         async def once(number: int) -> None:
             await operation(stub, number)
 
-        await _in_flight(0.5, 64, once)
+        await _in_flight(min(0.5, seconds), 64, once)
         before, node = _processor_seconds(pid), sum(nodes.processor_seconds())
         done, elapsed, latencies = await _in_flight(seconds, 64, once)
         used = _processor_seconds(pid) - before

@@ -116,11 +116,11 @@ def test_the_demonstration_goes_on_from_a_part(tmp_path: Path) -> None:
 def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: int) -> None:
     """Ten lines tell of the first act, a table follows, and then ten lines of the second one."""
     command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
-    command += ["--path", str(tmp_path / "store"), "--flights", "1000"]
+    command += ["--path", str(tmp_path / "store"), "--flights", "300"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            tenths -= "of 1,000 departures" in line or "of 996 turn-rounds" in line
+            tenths -= "of 300 departures" in line or "of 300 turn-rounds" in line
             if not tenths:
                 break
         assert not tenths
@@ -129,7 +129,7 @@ def test_killed_and_started_again_it_still_ends_exact(tmp_path: Path, tenths: in
         command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
     )
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "of 1,000 departures: " in again.stdout.splitlines()[0]
+    assert "of 300 departures: " in again.stdout.splitlines()[0]
     assert again.stdout.count("PASS") == SUBJECTS
 
 
@@ -138,7 +138,7 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     command = [sys.executable, "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--flights"]
     first = subprocess.run(
-        [*command, "1500", "--nodes", "3", "--chaos"],
+        [*command, "800", "--nodes", "3", "--chaos"],
         check=False, capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert first.returncode == 0, first.stdout + first.stderr
@@ -149,14 +149,14 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     assert first.stdout.count("PASS") == SUBJECTS
 
     again = subprocess.run(
-        [*command, "1600", "--nodes", "3"],
+        [*command, "900", "--nodes", "3"],
         check=False,
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,
     )
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "has 1,500 of 1,600 departures" in again.stdout
+    assert "has 800 of 900 departures" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
 
 
@@ -167,12 +167,12 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
     If nearly all was done before the signal came, since this process stood still, it is begun anew.
     """
     command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
-    command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "2000"]
-    nearly_all = said = "1,800 of 2,000 departures"
+    command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "1000"]
+    nearly_all = said = "900 of 1,000 departures"
     while nearly_all in said:
         with subprocess.Popen([*command, "--fresh"], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            while "200 of 2,000 departures" not in process.stdout.readline():
+            while "100 of 1,000 departures" not in process.stdout.readline():
                 assert process.poll() is None
             process.kill()
             said = process.stdout.read()
@@ -183,7 +183,7 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
         command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
     )
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "of 2,000 departures: going on" in again.stdout
+    assert "of 1,000 departures: going on" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
 
 
