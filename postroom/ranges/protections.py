@@ -23,7 +23,7 @@ from postroom.limits import (
     POSITION_SECONDS_MAX,
     POSITIONS_MAX,
 )
-from postroom.ranges.contract import ConcernsRoot, Read, Write
+from postroom.ranges.contract import ROOT_ID, ConcernsRoot, Read, Write
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import TimestampNumber
@@ -54,6 +54,9 @@ class Protections:
     itself many clients is still one host. A snapshot counts for the client that has taken it until
     its timestamp is protected no more.
 
+    The ranges of a node have them in common: those that the root has been asked for. Each range
+    knows how far it has collected by itself.
+
     Args:
         snapshot: a function that takes an engine snapshot; ``None``: there are none.
 
@@ -68,16 +71,23 @@ class Protections:
         self._counts: Counter[int] = Counter()
         self._oldest: Deadlines[int] = Deadlines()
         self._whole: dict[int, _Whole] = {}
+        self._is_of_root = True
         self.collected = 0
         self.replaced = (0, 0)
 
+    def share(self, root: Protections) -> None:
+        """Have those of the root on this node, from now on."""
+        self._counts, self._oldest, self._whole = root._counts, root._oldest, root._whole
+        self._is_of_root = False
+
     def __len__(self) -> int:
-        return self._counts.total()
+        """Return the number of protections; 0, if they are counted at the root."""
+        return self._counts.total() if self._is_of_root else 0
 
     @property
     def whole(self) -> int:
-        """Return the number of timestamps that are protected as a whole."""
-        return len(self._whole)
+        """Return the number of timestamps that are protected as a whole; 0, as above."""
+        return len(self._whole) if self._is_of_root else 0
 
     def add(self, timestamp: int) -> None:
         """Protect ``timestamp`` once more."""
@@ -148,7 +158,12 @@ class Protections:
             whole.snapshot.close()
 
     def clear(self) -> None:
-        """Forget all protections: clients that still need one ask the new leaseholder for it."""
+        """Forget all protections: clients that still need one ask the new leaseholder for it.
+
+        They end with the lease of the root, and stay over those of other ranges.
+        """
+        if not self._is_of_root:
+            return
         self._counts.clear()
         self._oldest.clear()
         while self._whole:
@@ -270,13 +285,17 @@ class PositionRecords:
     A record goes when its reader forgets it, or with the collection that finds its time over. There
     is always one: the commit that has written the record is listed as garbage after it.
 
+    The records are those of the root. Each node has a replica of it, and the collection of every
+    range looks at them there.
+
     Args:
         range_id: the id of the range.
         protections: the protections of the range.
     """
 
     def __init__(self, range_id: int, protections: Protections) -> None:
-        self._prefix = keys.record_key(range_id, _RECORD)
+        self._is_root = range_id == ROOT_ID
+        self._prefix = keys.record_key(ROOT_ID, _RECORD)
         self._end = keys.after_prefix(self._prefix)
         self._protections = protections
 
@@ -371,7 +390,9 @@ class PositionRecords:
         return self._protections.limit(min(threshold, oldest))
 
     def remove_those_over(self, ctx: Evaluation) -> None:
-        """Delete the records of positions whose time is over."""
+        """Delete the records of positions whose time is over, if this is the root."""
+        if not self._is_root:
+            return
         for key, record in self._all(ctx):
             if self._is_over(record, ctx.timestamp):
                 ctx.writes[key] = None

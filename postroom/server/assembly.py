@@ -158,6 +158,8 @@ def assemble_range(
     tasks, options = node.tasks, node.options
     replica = Replica(range_id, options.node_id, stored, node.clock, host, WakeUp(tasks))
     protections, registry = replica.protections, replica.registry
+    if range_id != ROOT_ID:
+        protections.share(node.replicas.by_id(ROOT_ID).protections)
     deliveries, executions, departures = WakeUp(tasks), WakeUp(tasks), WakeUp(tasks)
     advances, notes = WakeUp(tasks), WakeUp(tasks)
     environment = QueueEnvironment(

@@ -18,7 +18,13 @@ from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import COMPANY_SECONDS, Link
 from postroom.client.routing.search import Search, SearchTimes
-from postroom.client.routing.spreading import PartCall, Spread, is_to_spread
+from postroom.client.routing.spreading import (
+    PartCall,
+    PresentCall,
+    Spread,
+    is_to_spread,
+    needs_present,
+)
 from postroom.client.routing.tries import FailedTries
 from postroom.client.routing.upkeep import HoldingsUpkeep
 from postroom.errors import Error
@@ -72,6 +78,11 @@ class Assignment:
         try:
             if is_to_spread(call, self._lanes):
                 self._spread(call)
+                return None
+            if needs_present(call):
+                present = PresentCall(call, self.assign)
+                present.number = self._next_number()
+                self.assign(present)
                 return None
             if type(call) is PartCall and call.range_id in self._lanes.by_id:
                 return self._lanes.of_range(call, call.range_id)

@@ -25,7 +25,7 @@ from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.ranges.contract import KeySet, Request
 from postroom.ranges.listing import ListRanges, RangeInfo
-from postroom.ranges.requests import Now, ReleaseLocks
+from postroom.ranges.requests import Now, Protect, ReleaseLocks
 
 
 def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
@@ -106,6 +106,41 @@ class PartCall(RemoteCall):
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the call of which it is a part."""
         self._spread.completed(result, error)
+
+
+class PresentCall(RemoteCall):
+    """A question for the greatest clock of all leaseholders, before a call that needs it.
+
+    Args:
+        call: the call, which protects the present.
+        assign: has the call go on.
+    """
+
+    __slots__ = ("_assign", "_call")
+
+    def __init__(self, call: RemoteCall, assign: Callable[[RemoteCall], None]) -> None:
+        super().__init__(Now())
+        self.deadline = call.deadline
+        self._call = call
+        self._assign = assign
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Have the call go on with the timestamp."""
+        call = self._call
+        if call.done:
+            return
+        if error is not None:
+            call.done = True
+            call.complete(None, error)
+            return
+        call.request = msgspec.structs.replace(call.request, timestamp=result)
+        self._assign(call)
+
+
+def needs_present(call: RemoteCall) -> bool:
+    """Return whether a call protects the present of several ranges."""
+    request = call.request
+    return type(request) is Protect and not (request.timestamp or request.whole)
 
 
 def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:
