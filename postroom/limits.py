@@ -192,6 +192,8 @@ POSITION_SECONDS_MAX: Final = 7 * 86_400.0
 PARTITIONS_MAX: Final = 1024
 """The number of parts into which one answer divides a span."""
 PARTITION_BYTES_MIN: Final = 64 * 1024
+SPLIT_BYTES_MIN: Final = 1024 * 1024
+"""The least size from which ranges may be told to split."""
 EXPANSION_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more updates join a step of the executor whose sums take so much already."""
 EXPANSION_METRICS_MAX: Final = 16_384

@@ -54,7 +54,7 @@ from rich.text import Text
 import postroom
 from postroom.counted import counted
 from postroom.kv.clock import Timestamp
-from postroom.limits import VALUE_BYTES_MAX
+from postroom.limits import SPLIT_BYTES_MIN, VALUE_BYTES_MAX
 from postroom.ranges.evaluators import INTEGER
 
 STANDARD_INPUT: Final = "-"
@@ -338,3 +338,9 @@ def as_bytes(text: str, least: int, option: str) -> int:
             param_hint=option,
         )
     return size
+
+
+def as_split_bytes(text: str) -> int:
+    """Return how many bytes ``text`` means, from which ranges split; 0: never."""
+    size = as_bytes(text, 0, "--split-bytes")
+    return size and as_bytes(text, SPLIT_BYTES_MIN, "--split-bytes")

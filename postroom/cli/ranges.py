@@ -9,7 +9,7 @@ import typer
 
 import postroom
 from postroom.cli.options import StoreOptions, on_a_store_with_values
-from postroom.cli.output import Listing, Notation, print_json
+from postroom.cli.output import Listing, Notation, as_split_bytes, print_json, print_line
 from postroom.errors import Invalid
 
 RANGE_HEADERS: Final = ("id", "start", "end", "generation", "bytes", "leader", "copies", "")
@@ -49,6 +49,29 @@ def show_range(
         if not found:
             raise Invalid(f"there is no range {range_id}; 'postroom range list' shows all ranges")
         _print_range(notation, found[0], listing)
+
+
+@app.command("configure")
+@on_a_store_with_values
+def configure_ranges(
+    store: StoreOptions,
+    notation: Notation,
+    split_bytes: Annotated[
+        str | None,
+        typer.Option("--split-bytes", metavar="SIZE", help="Split larger ranges; 0: never."),
+    ] = None,
+) -> None:
+    """Print the settings of all ranges, or change them.
+
+    A range that holds more than --split-bytes is split in the middle.
+    """
+    wanted = None if split_bytes is None else as_split_bytes(split_bytes)
+    with store.open_existing() as db:
+        found = db.configure_ranges(split_bytes=wanted)
+    if notation.as_json:
+        print_json({"split_bytes": found})
+    else:
+        print_line(f"split bytes: {found:,}" if found else "split bytes: 0 (never)")
 
 
 @app.command("split")

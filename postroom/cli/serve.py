@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from postroom.cli import gateway
-from postroom.cli.output import as_bytes
+from postroom.cli.output import as_bytes, as_split_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_folder import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
@@ -88,6 +88,15 @@ Memory = Annotated[
         help="The budget of memory for the store of the node.",
     ),
 ]
+SplitBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--split-bytes",
+        metavar="SIZE",
+        help="In a new store: split larger ranges; 0: never.",
+        show_default="0",
+    ),
+]
 Grpc = Annotated[
     str | None,
     typer.Option(
@@ -117,6 +126,7 @@ def serve(
     role_file: gateway.RoleFile = None,
     engine: Engine = None,
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
+    split_bytes: SplitBytes = None,
     grpc: Grpc = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
@@ -146,6 +156,7 @@ def serve(
             security=security,
             engine=_engine(engine),
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
+            split_bytes=None if split_bytes is None else as_split_bytes(split_bytes),
         )
         companions = []
         if grpc is not None:

@@ -38,7 +38,7 @@ from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.lease_moves import MoveLease
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.protections import KeepPosition
-from postroom.ranges.split.requests import AwaitSplit, NewRangeId, PrepareSplit
+from postroom.ranges.split.requests import AwaitSplit, ConfigureRanges, NewRangeId, PrepareSplit
 
 
 class Administration:
@@ -350,6 +350,25 @@ class Administration:
         node_id = arguments.count(node_id, "node_id")
         moved: RangeInfo = await self._sender.send(MoveLease(range_id, node_id))
         return moved
+
+    async def configure_ranges(self, *, split_bytes: int | None = None) -> int:
+        """Change the settings of all ranges, for layers on top.
+
+        Args:
+            split_bytes: a range that holds more bytes is split; 0: never; ``None``: as before.
+
+        Returns:
+            The bytes from which ranges are split; 0: they are not.
+
+        Raises:
+            Invalid: fewer than 1 MiB.
+            Unavailable, CommitUnknown: see ``put``.
+            AccessDenied: this client is no administrator.
+        """
+        if split_bytes is not None:
+            arguments.count(split_bytes, "split_bytes", 0)
+        configured: int = await self._sender.send(ConfigureRanges(split_bytes))
+        return configured
 
     async def split(self, key: bytes) -> RangeInfo:
         """Split a range in two, and wait for it; return the range that begins at ``key`` then.

@@ -53,6 +53,7 @@ class Administration:
 
     ranges = blocking(administration.Administration.ranges)
     move_lease = blocking(administration.Administration.move_lease)
+    configure_ranges = blocking(administration.Administration.configure_ranges)
     split = blocking(administration.Administration.split)
     status = blocking(administration.Administration.status)
     close = blocking(administration.Administration.close)

@@ -33,6 +33,8 @@ from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
+from postroom.ranges.split import by_size
+from postroom.ranges.split.by_size import SizeSplits
 from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
@@ -62,6 +64,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             first write of a client or a service.
         spread_seconds: how often a node with several ranges looks whether it is to give a lease
             away (:mod:`.lease_spreading`).
+        split_bytes: the bytes from which ranges split, if the store has no such setting yet
+            (:mod:`postroom.ranges.split.by_size`); ``None``: this node wants none.
         is_general_only: whether all proposals are made in the general way
             (:mod:`postroom.messaging.usual`).
     """
@@ -79,6 +83,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = MEMORY_BYTES
     rests_alone: bool = False
     spread_seconds: float = 10.0
+    split_bytes: int | None = None
     is_general_only: bool = msgspec.field(
         default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
     )
@@ -235,6 +240,7 @@ def host_range(
     if hosted.is_root:
         NodeRecords(ROOT_ID).register(replica.registry)
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
+        by_size.register(replica.registry)
     LeaseMoves(replica.listing, hosted).register(replica.registry)
     _observe_bounds(replica, node)
     replica.state.may_take = partial(node.may_take, range_id)
@@ -278,6 +284,10 @@ def _services(
         options.gc_ttl_seconds, options.gc_interval_seconds,
     )  # fmt: skip
     splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
+    growth = SizeSplits(
+        stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
+        options.split_bytes,
+    )  # fmt: skip
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,
         "executor": Mover(EXECUTE_DUE, upkeep, made.executions, *moving).run,
@@ -288,4 +298,5 @@ def _services(
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
         "split": splits.run,
+        "split by size": growth.run,
     }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note})  # fmt: skip

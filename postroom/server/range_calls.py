@@ -50,7 +50,8 @@ from postroom.protocol.failures import Failure, error_from, failure_from
 from postroom.raft.interface import NodeId, NoPeers, Transport
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
-from postroom.ranges.contract import Request
+from postroom.ranges.contract import ROOT_ID, Request
+from postroom.ranges.split.requests import NewRangeId
 from postroom.server.replicas import Replicas
 from postroom.server.services import NodeTasks, Pending
 
@@ -61,7 +62,7 @@ ANSWER_SECONDS: Final = 4.0
 
 _log = logging.getLogger(__name__)
 
-CarriedRequest: TypeAlias = HandOver
+CarriedRequest: TypeAlias = HandOver | NewRangeId
 """The requests that leaseholders send to each other."""
 Answered: TypeAlias = Callable[[Any], None]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -208,6 +209,22 @@ class RangeCalls:
             hosted.replica.submit(_LocalCall(request, answered))
         else:
             self._send(leader, recipient.range_id, request, answered)
+
+    async def new_range_id(self) -> int:
+        """Ask the root for an id that no range has had.
+
+        Raises:
+            Error: there is none now.
+        """
+        pending = Pending()
+
+        def answered(answer: Any) -> None:
+            is_error = isinstance(answer, BaseException)
+            pending.complete(None, answer) if is_error else pending.complete(answer)
+
+        self.carry(Recipient(ROOT_ID, b"", b""), NewRangeId(), answered)
+        range_id: int = await pending
+        return range_id
 
     def _send(self, to: NodeId, range_id: int, request: Any, answered: Answered) -> None:
         number = self._node.clock.now()

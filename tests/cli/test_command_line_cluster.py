@@ -157,6 +157,7 @@ USAGE = [
     ((*SERVE, "--join", NOBODY, "--engine", "lmdb"), "none of leveldb, rocksdb"),
     ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "much"), "write 128MiB"),
     ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "1MiB"), "the least is 8,388,608 (8MiB)"),
+    ((*SERVE, "--join", NOBODY, "--insecure", "--split-bytes", "1kB"), "is 1,048,576 (1MiB)"),
     (("get", "k", "--connect", NOBODY, "--insecure", "--memory", "1GiB"), "goes with --path"),
 ]
 

@@ -58,3 +58,16 @@ def test_a_range_is_split_at_a_key(tmp_path: Path) -> None:
         db.create_queue("orders")
     told = invoke("range", "split", "c", *store)
     assert failed_with(told, 1, "the queue 'orders'")
+
+
+def test_ranges_are_told_at_which_size_they_split(tmp_path: Path) -> None:
+    postroom.open(tmp_path / "store").close()
+    store = ("--path", str(tmp_path / "store"))
+    assert lines("range", "configure", *store) == ["split bytes: 0 (never)"]
+    assert lines("range", "configure", "--split-bytes", "512MiB", *store) == [
+        "split bytes: 536,870,912"
+    ]
+    assert records("range", "configure", *store) == [{"split_bytes": 512 << 20}]
+    told = invoke("range", "configure", "--split-bytes", "5", *store)
+    assert failed_with(told, 2, "the least is 1,048,576 (1MiB)")
+    assert records("range", "configure", "--split-bytes", "0", *store) == [{"split_bytes": 0}]

@@ -26,10 +26,10 @@ def address() -> str:
 
 
 @contextmanager
-def served(folder: Path, address: str) -> Iterator[None]:
+def served(folder: Path, address: str, *options: str) -> Iterator[None]:
     command = [
         sys.executable, "-m", "postroom", "serve", "--insecure", "--data", str(folder),
-        "--listen", address,
+        "--listen", address, *options,
     ]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as node:
         try:
@@ -47,11 +47,16 @@ def served(folder: Path, address: str) -> Iterator[None]:
 
 def test_a_node_without_join_serves_alone_and_again(tmp_path: Path, address: str) -> None:
     folder = tmp_path / "data"
-    for value in (None, b"v"):
-        with served(folder, address), postroom.connect(address, insecure=True) as db:
+    node = ("--connect", address, "--insecure")
+    for value, split_bytes in ((None, "2MiB"), (b"v", "8MiB")):
+        with (
+            served(folder, address, "--split-bytes", split_bytes),
+            postroom.connect(address, insecure=True) as db,
+        ):
             assert db.get(b"k") == value
             db.put(b"k", b"v")
-            assert lines("get", "k", "--connect", address, "--insecure") == ["v"]
+            assert lines("get", "k", *node) == ["v"]
+            assert lines("range", "configure", *node) == ["split bytes: 2,097,152"]
     with postroom.open(folder) as db:
         assert db.get(b"k") == b"v"
 

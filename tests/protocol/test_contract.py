@@ -55,6 +55,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     TransactionId,
 )
+from postroom.ranges.split import by_size
 from postroom.server.assembly import assemble_range
 from tests.client.stores import Store
 
@@ -200,6 +201,7 @@ def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     registry: Registry = made.replica.registry
     NodeRecords(ROOT_ID).register(registry)
     LeaseMoves(made.replica.listing, store.node.root).register(registry)
+    by_size.register(registry)
     evaluated = [*registry.reads, *registry.commands, *registry.writes]
     elsewhere = {DescribeNode, ReleaseLocks}  # the node itself, and the replica itself
     assert sorted(map(name_of, evaluated)) == sorted(

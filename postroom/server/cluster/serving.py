@@ -73,6 +73,7 @@ class NodeSettings:
         engine: the engine of its folder; ``None``: the one that wrote it, or the first installed.
         log_segment_bytes: the length of new segments of the log; ``None``: the default.
         memory_bytes: the budget for the parts of the store that are kept in memory.
+        split_bytes: the bytes from which ranges of a new store split; 0: never; ``None``: unsaid.
     """
 
     folder: Path
@@ -85,6 +86,7 @@ class NodeSettings:
     engine: EngineName | None = None
     log_segment_bytes: int | None = None
     memory_bytes: int = MEMORY_BYTES
+    split_bytes: int | None = None
 
 
 class CompanionService(Protocol):
@@ -230,6 +232,7 @@ class ServedNode:
             lease_seconds=settings.lease_seconds,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             memory_bytes=settings.memory_bytes,
+            split_bytes=settings.split_bytes,
         )
         node = Node(self._engine, self._clock, self._random, peers, options)
         self._driver = AsyncioDriver(node, self._random, is_embedded=False)

@@ -1,0 +1,149 @@
+"""The splits by size: a range that holds more than so many bytes is split in the middle.
+
+::
+
+    postroom serve --split-bytes ── the first node's word ──┐
+    postroom range configure --split-bytes ─ConfigureRanges─┴▶ 03 <root> 05 "split bytes"  →  bytes
+
+    leaseholder of a range ── every 10 s: too large? ─▶ key in the middle, new id ─▶ PrepareSplit
+
+The setting is a record of the root, which each node has a replica of. Each leaseholder reads it
+there by itself. Without the record, and at 0, no range is split by its size.
+
+Sizes are the engine's estimates (:mod:`postroom.ranges.partitions`). A range whose bytes lie under
+one key is not split. A range that refuses to be split is left alone for ten minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import CommitUnknown, Invalid, Retryable
+from postroom.kv import keys
+from postroom.kv.engine import Engine, ValueReader
+from postroom.limits import SPLIT_BYTES_MIN
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.partitions import cuts
+from postroom.ranges.ports import Registry
+from postroom.ranges.split.preparing import Preparing
+from postroom.ranges.split.requests import ConfigureRanges, PrepareSplit
+
+LOOK_SECONDS: Final = 10.0
+REFUSED_SECONDS: Final = 600.0
+"""The time for which a range is left alone that cannot be split."""
+_KEY: Final = keys.record_key(ROOT_ID, "split bytes")
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(int).decode
+
+_log: Final = logging.getLogger(__name__)
+
+
+def split_bytes(stored: ValueReader) -> int:
+    """Return the bytes from which ranges split; 0: never."""
+    packed = stored.get(_KEY)
+    return 0 if packed is None else _decode(packed)
+
+
+def is_configured(stored: ValueReader) -> bool:
+    """Return whether the setting was made."""
+    return stored.get(_KEY) is not None
+
+
+def register(registry: Registry) -> None:
+    """Register the request at the root."""
+    registry.commands[ConfigureRanges] = _configure
+
+
+def _configure(ctx: Evaluation, request: ConfigureRanges) -> int:
+    wanted = request.split_bytes
+    if wanted is None or (request.is_default and is_configured(ctx)):
+        return split_bytes(ctx)
+    if 0 < wanted < SPLIT_BYTES_MIN:
+        raise Invalid(
+            f"ranges split at {SPLIT_BYTES_MIN:,} bytes at least, not {wanted:,}, or never (0); "
+            "nothing was changed"
+        )
+    ctx.writes[_KEY] = _encode(wanted)
+    return wanted
+
+
+def key_to_split(engine: Engine, bounds: Bounds, bytes_max: int) -> bytes | None:
+    """Return the key in the middle of a range that is too large; ``None``: it is not split.
+
+    Args:
+        engine: the engine of the node.
+        bounds: the bounds of the range.
+        bytes_max: the bytes that the range may hold; 0: any number.
+    """
+    held = engine.approximate_bytes(*bounds.data) if bytes_max else 0
+    if held <= bytes_max:
+        return None
+    found = [cut for cut in cuts(engine, bounds.data, held // 2) if isinstance(cut, bytes)]
+    return found[0] if found and found[0] > bounds.start else None
+
+
+@dataclass(eq=False)
+class SizeSplits:
+    """The service of one range that splits it by its size.
+
+    Attributes:
+        stored: the engine of the node.
+        bounds: the bounds of the range.
+        preparing: the split that is prepared.
+        send: a function that sends a request to the range, as upkeep.
+        new_id: a function that asks the root for an id that no range has had.
+        sleep: a function that waits for a number of seconds.
+        first_word: the setting of the node that founds the store; ``None``: it has none.
+    """
+
+    stored: Engine
+    bounds: Bounds
+    preparing: Preparing
+    send: Callable[[Any], Awaitable[Any]]
+    new_id: Callable[[], Awaitable[int]]
+    sleep: Callable[[float], Awaitable[None]]
+    first_word: int | None = None
+
+    async def run(self) -> None:
+        """Look at the size, for ever."""
+        while True:
+            pause = LOOK_SECONDS
+            try:
+                await self._tell_first_word()
+                await self.look()
+            except (Retryable, CommitUnknown) as error:
+                _log.debug("a split by size is tried again: %s", error)
+            except Invalid as error:
+                _log.warning(
+                    "range %d is larger than ranges are to be, and is not split: %s",
+                    self.bounds.descriptor.range_id, error,
+                )  # fmt: skip
+                pause = REFUSED_SECONDS
+            await self.sleep(pause)
+
+    async def _tell_first_word(self) -> None:
+        """Make the setting of this node that of the store, if it has none."""
+        is_root = self.bounds.descriptor.range_id == ROOT_ID
+        if is_root and self.first_word is not None and not is_configured(self.stored):
+            await self.send(ConfigureRanges(self.first_word, is_default=True))
+
+    async def look(self) -> None:
+        """Begin a split if the range is too large.
+
+        Raises:
+            Invalid: the range refuses.
+            Retryable, CommitUnknown: it may be tried again.
+        """
+        bytes_max = split_bytes(self.stored)
+        if not bytes_max or self.preparing.record is not None:
+            return
+        key = key_to_split(self.stored, self.bounds, bytes_max)
+        if key is not None:
+            await self.send(PrepareSplit(key, await self.new_id()))

@@ -1,0 +1,139 @@
+"""Ranges that split by their size: as they are told to, in the middle, and otherwise never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from postroom.errors import Invalid
+from postroom.limits import SPLIT_BYTES_MIN
+from postroom.ranges.listing import RangeInfo
+from postroom.ranges.split.by_size import LOOK_SECONDS, REFUSED_SECONDS
+from postroom.ranges.split.requests import ConfigureRanges
+from tests.client.stores import Store
+from tests.server.hosting import ThreeNodes
+
+MIB = 1 << 20
+VALUE = bytes(100_000)
+
+
+@pytest.fixture(params=[False, True], ids=["without a word", "with a first word"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return a store whose ranges split at a mebibyte."""
+    made = Store(split_bytes=MIB) if request.param else Store()
+    if not request.param:
+        assert made.db.configure_ranges(split_bytes=MIB) == MIB
+    yield made
+    made.db.close()
+
+
+def fill(store: Store, number: int = 40) -> None:
+    """Put about 100,000 bytes under each of so many keys."""
+    for each in range(number):
+        store.db.put(b"key/%03d" % each, VALUE)
+
+
+def ranges_of(store: Store) -> list[RangeInfo]:
+    """Return the ranges in the order of their keys."""
+    hosted = store.node.replicas.hosted.values()
+    infos = [each.replica.listing.info() for each in hosted]
+    return sorted(infos, key=lambda each: each.start)
+
+
+def test_ranges_are_split_in_the_middle_until_none_is_too_large(store: Store) -> None:
+    fill(store)
+    store.advance(10 * LOOK_SECONDS)
+    ranges = ranges_of(store)
+    assert len(ranges) >= 4
+    assert all(each.size_bytes <= 1.1 * MIB for each in ranges)
+    assert min(each.size_bytes for each in ranges) >= MIB / 8
+    assert all(one.end == other.start for one, other in pairwise(ranges))
+    for each in range(40):
+        assert store.db.get(b"key/%03d" % each) == VALUE
+    store.advance(10 * LOOK_SECONDS)
+    assert [each.id for each in ranges_of(store)] == [each.id for each in ranges]
+
+
+def test_a_store_that_is_not_told_to_never_splits() -> None:
+    store = Store()
+    fill(store)
+    store.advance(10 * LOOK_SECONDS)
+    assert len(ranges_of(store)) == 1
+    assert store.db.configure_ranges() == 0
+    store.db.close()
+
+
+def test_the_first_word_counts_until_a_user_says_another_one() -> None:
+    store = Store(split_bytes=4 * MIB)
+    store.advance(LOOK_SECONDS)
+    assert store.db.configure_ranges() == 4 * MIB
+    store._options = type(store._options)(split_bytes=2 * MIB)
+    store.restart()
+    store.advance(LOOK_SECONDS)
+    assert store.db.configure_ranges() == 4 * MIB
+    assert store.db.configure_ranges(split_bytes=0) == 0
+    store.restart()
+    store.advance(LOOK_SECONDS)
+    assert store.db.configure_ranges() == 0
+    fill(store)
+    store.advance(10 * LOOK_SECONDS)
+    assert len(ranges_of(store)) == 1
+    store.db.close()
+
+
+def test_a_size_that_is_no_size_is_refused(store: Store) -> None:
+    with pytest.raises(Invalid, match=f"{SPLIT_BYTES_MIN:,} bytes at least, not 1,000"):
+        store.db.configure_ranges(split_bytes=1000)
+    with pytest.raises(ValueError, match="split_bytes is at least 0"):
+        store.db.configure_ranges(split_bytes=-1)
+    with pytest.raises(TypeError, match="split_bytes"):
+        store.db.configure_ranges(split_bytes="1MiB")  # type: ignore[arg-type]
+
+
+def test_a_range_whose_bytes_lie_under_one_key_is_not_split(store: Store) -> None:
+    for _ in range(40):
+        with store.db.begin() as tx:
+            tx.enqueue_message(b"inbox", VALUE)
+    store.advance(5 * LOOK_SECONDS)
+    (whole,) = ranges_of(store)
+    assert whole.size_bytes > MIB
+
+
+def test_a_range_that_cannot_be_split_is_told_once_in_ten_minutes(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.db.create_queue("queue")
+    fill(store)
+    store.advance(REFUSED_SECONDS)
+    assert len(ranges_of(store)) == 1
+    assert store.db.get(b"key/000") == VALUE
+    told = [each for each in caplog.messages if "larger than ranges are to be" in each]
+    assert 1 <= len(told) <= 2
+    assert "queue" in told[0]
+
+
+def test_the_leader_of_another_range_gets_its_ids_from_the_root() -> None:
+    nodes = ThreeNodes()
+    nodes.lead(1, 1)
+    nodes.lead(2, 2)
+    found = list[int]()
+
+    async def ask() -> None:
+        found.append(await nodes.nodes[2].calls.new_range_id())
+
+    for number in (1, 2):
+        nodes.nodes[2].tasks.spawn(ask())
+        nodes.until(lambda number=number: len(found) == number)  # type: ignore[misc]
+    assert found[1] == found[0] + 1 > 3
+    nodes.close()
+
+
+def test_a_follower_knows_the_setting() -> None:
+    nodes = ThreeNodes()
+    nodes.lead(1, 1)
+    assert nodes.ask(1, ConfigureRanges(8 * MIB)) == 8 * MIB
+    nodes.lead(1, 3)
+    assert nodes.ask(3, ConfigureRanges()) == 8 * MIB
+    nodes.close()
