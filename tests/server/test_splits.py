@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import Invalid, KeyTooLarge, Unavailable
+from postroom.errors import Invalid, KeyTooLarge, SnapshotTooOld, Unavailable
 from postroom.kv import keys
 from postroom.messaging.handover.channels import Channel
 from postroom.messaging.handover.requests import HandOver
@@ -16,7 +16,15 @@ from postroom.protocol.requests import REQUESTS
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import LeasedWrites
 from postroom.ranges.contract import Role
-from postroom.ranges.requests import CommitTransaction, Get, Lock, Put, ReleaseLocks
+from postroom.ranges.requests import (
+    CommitTransaction,
+    Get,
+    Lock,
+    Protect,
+    Put,
+    ReleaseLocks,
+    Unprotect,
+)
 from postroom.ranges.split.records import halved_key
 from postroom.ranges.split.requests import AwaitSplit, CancelSplit, DivideSome, PrepareSplit, Split
 from postroom.ranges.state import RangeState
@@ -436,6 +444,30 @@ def test_versions_of_before_the_split_can_be_read_until_they_are_collected(store
     store.db.put(b"n", b"new")
     split(store, b"m")
     assert ask(store, Get(b"n", at)).value == b"old"
+
+
+@pytest.mark.parametrize("what", ["protection", "position"])
+def test_timestamps_that_the_root_protects_hold_in_all_ranges(what: str) -> None:
+    store = Store(gc_ttl_seconds=10.0)
+    store.db.put(b"n", b"old")
+    at = store.db.now()
+    store.db.put(b"n", b"new")
+    split(store, b"m")
+    if what == "protection":
+        assert ask(store, Protect(at)) == at
+    else:
+        store.db.keep_position("reader", at)
+    store.db.put(b"n", b"newer")
+    store.advance(200.0)
+    assert ask(store, Get(b"n", at)).value == b"old"
+    if what == "protection":
+        ask(store, Unprotect(at))
+    else:
+        assert store.db.forget_position("reader")
+    store.advance(200.0)
+    with pytest.raises(SnapshotTooOld):
+        ask(store, Get(b"n", at))
+    store.node.close()
 
 
 def test_locks_of_before_the_split_keep_nobody_waiting(store: Store) -> None:
