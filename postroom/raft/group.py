@@ -56,6 +56,7 @@ class RaftGroup:
     Attributes:
         group_id: the id of the group.
         stopped: why this replica does nothing any more; ``None`` while it works.
+        hurries_until: the time on the monotonic clock up to which a hurried member expects to lead.
         on_leadership: called from ``release`` with whether this member leads, and the term, when
             either has changed.
         entries_received_at: a time on the monotonic clock. No entry of another leader, nor a part
@@ -93,6 +94,7 @@ class RaftGroup:
             core, self._elections, self._feeding, self._following, self._receiver, self.proposals
         )
         self._told = (False, 0)
+        self.hurries_until = float("-inf")
         self.entries_received_at = liveness.monotonic()
         self._closed = self._is_alone = False
         self._say_that_it_is_back()
@@ -106,9 +108,12 @@ class RaftGroup:
 
     @property
     def is_about_to_lead(self) -> bool:
-        """Return whether this only voter leads from its next turn on."""
+        """Return whether this member expects to lead in a moment: it is hurried, or votes alone."""
         core = self.core
-        return core.is_only_voter and self.stopped is None and core.may_campaign()
+        if self.stopped is not None or not core.may_campaign():
+            return False
+        is_hurried = core.leader is None and self._liveness.monotonic() < self.hurries_until
+        return core.is_only_voter or is_hurried
 
     @property
     def has_applied_own_term(self) -> bool:
@@ -236,7 +241,8 @@ class RaftGroup:
 
     def hurry(self) -> None:
         """Campaign in the next turn, unless a leader is known: nobody else is expected to."""
-        self.core.now = self._liveness.monotonic()
+        self.core.now = now = self._liveness.monotonic()
+        self.hurries_until = now + self.core.options.election_seconds_min
         self._elections.hurry()
         self._wake(self)
 

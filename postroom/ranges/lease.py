@@ -425,16 +425,29 @@ class LeaseAcquisition:
         return self.state is not HandoverState.KEEPING or not self._owner.group.has_applied_own_term
 
     def deadline(self) -> float | None:
-        """Return when this leader may ask; ``None``: it need not, or must not."""
-        if self._lease_holder.has_lease or self._must_not_ask():
+        """Return when this leader may ask, or ceases to expect to lead.
+
+        ``None``: it need not, or must not.
+        """
+        if self._lease_holder.has_lease:
+            return None
+        group = self._owner.group
+        if not group.is_leader and group.is_about_to_lead:
+            return max(group.hurries_until, 0.0) or None
+        if self._must_not_ask():
             return None
         return self._lease_holder.may_ask_at(self._owner.group.entries_received_at)
 
     def must_wait(self) -> bool:
-        """Return whether this leader must not ask for the lease, or not yet."""
+        """Return whether this member must not ask for the lease, or not yet.
+
+        One that does not lead, nor is about to, need not wait to refuse what it is asked.
+        """
         group = self._owner.group
-        if self._lease_holder.has_lease or not group.is_leader:
+        if self._lease_holder.has_lease:
             return False
+        if not group.is_leader:
+            return group.is_about_to_lead
         if self._must_not_ask():
             return True
         return self._lease_holder.may_ask_at(group.entries_received_at) > self._host.monotonic()

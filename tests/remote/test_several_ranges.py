@@ -158,7 +158,7 @@ def test_a_request_that_names_its_range_is_served(cut_store: Store) -> None:
 @pytest.mark.parametrize(
     ("request_", "address", "expected"),
     [
-        (Get(b"n"), (1, 0), [2]),
+        (Get(b"n"), (1, 0), [2, 1]),
         (Get(b"n"), (7, 1), [2]),
         (Get(b"n"), (2, 99), [2]),
         (GetMany([b"a", b"n"], 0), (1, 0), [1, 2]),
@@ -179,7 +179,7 @@ def test_a_request_for_another_range_is_told_the_right_ones(
 
 
 @pytest.mark.parametrize(
-    ("range_id", "named", "expected"), [(2, (1, 2), [2]), (2, (2, 99), [2]), (77, (), [])]
+    ("range_id", "named", "expected"), [(2, (1, 2), [2, 1]), (2, (2, 99), [2]), (77, (), [])]
 )
 def test_a_request_about_a_record_of_another_range_is_told_the_right_one(
     cut_store: Store, range_id: int, named: tuple[int, ...], expected: list[int]

@@ -212,7 +212,7 @@ def test_a_split_waits_until_due_messages_have_arrived() -> None:
     store.advance(2.0)
     prepare(store, b"m")
     assert not upkeep(store, left, DivideSome())
-    with pytest.raises(Unavailable, match="due"):
+    with pytest.raises(Unavailable, match="under way"):
         upkeep(store, left, Split())
     assert len(store.node.replicas.hosted) == 1
     store.node.close()

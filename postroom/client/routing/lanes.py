@@ -272,6 +272,13 @@ class Lanes:
         self._divide(known)
         return True
 
+    def expect(self, descriptors: Iterable[RangeDescriptor], link: Link) -> None:
+        """Expect the node at the end of ``link`` to lead ranges whose leaders are not known."""
+        for each in descriptors:
+            lane = self.by_id.get(each.range_id)
+            if lane is not None and lane.target is None:
+                lane.follow(link)
+
     def refute(self, name: RangeName) -> None:
         """Forget a range that is not where it should be; its calls go astray."""
         if self.only is None and self.cache.refute(*name):

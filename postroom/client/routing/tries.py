@@ -239,8 +239,10 @@ class FailedTries:
 
     def _misdirected(self, link: Link, call: RemoteCall, failure: Failure) -> None:
         """Send a call to the range that has its keys instead of the one that was asked."""
-        descriptors, way = ranges_of(failure), call.way
+        descriptors, way, leads = ranges_of(failure), call.way, bool(link.lanes)
         has_changed = self.learn(descriptors, link)
+        if has_changed and leads:  # the node that led a range before its split leads both halves
+            self._lanes.expect(descriptors, link)
         if way is None:
             if not has_changed:  # it leads, it says, and has not the range that it leads
                 self._redirected(link, call, (failure[0], failure[1], None))

@@ -242,7 +242,8 @@ def failure_of(node: SessionNode, call: ClientCall, error: BaseException, peer: 
     if isinstance(error, NotLeaseholder):
         return NOT_LEASEHOLDER, str(error), _whereabouts(node, call, error.leader)
     if isinstance(error, WrongRange):
-        return WRONG_RANGE, str(error), _concerned(node, call)
+        told = dict.fromkeys((*_concerned(node, call), *error.descriptors))
+        return WRONG_RANGE, str(error), list(told)
     if error is node.replicas.failed:
         return NOT_LEASEHOLDER, str(error), None  # the next leader may serve it
     if not isinstance(error, Error | ValueError | TypeError):

@@ -3,7 +3,8 @@
 ::
 
     Welcome          the ranges that the node leads
-    WrongRange       those that have the keys of a request, as far as the node has a replica
+    WrongRange       those that have the keys of a request, as far as the node has a replica; then
+                     the one that was asked, as it is now
     NotLeaseholder   the range whose leader is meant
 
 While a node has one range, no client is told of any, and none needs to name one.
