@@ -208,6 +208,7 @@ class IncomingRanges:
                 if now - known.heard_at >= SILENT_SECONDS:
                     self._forget(range_id)
                 elif known.led_since is not None and now - known.led_since >= PATIENCE_SECONDS:
+                    known.led_since = None  # if it goes, it comes back only if a leader speaks
                     self._node.host_range(range_id, ())
             elif not hosted.group.holds_nothing:
                 self._forget(range_id)

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from postroom.kv import keys
 from postroom.raft.interface import NodeId, RaftOptions
-from postroom.raft.messages import Append, Chunk, Message
+from postroom.raft.messages import Append, Appended, Chunk, Message, encode_frame
+from postroom.ranges.descriptor import RangeDescriptor
+from postroom.server.incoming_ranges import RANGES_PER_PEER
 from tests.server.split_cluster import SHORT_LOG, SplitCluster, splits_by_hand
 
 
@@ -290,3 +293,100 @@ def test_a_crash_before_every_write_while_a_range_begins(
         cluster.disks[node_id].at_write = None
         cluster.settle(1, 2)
         cluster.close()
+
+
+# --- ranges that nobody has
+
+
+def named(cluster: SplitCluster, sender: int, *range_ids: int) -> None:
+    """Have a node name ranges to node 3, as their leader, in frames of its own."""
+    message = Append(7, 5, 5, 5, 5, ())
+    for first in range(0, len(range_ids), 2000):
+        frame = encode_frame([(each, message) for each in range_ids[first : first + 2000]])
+        cluster.network.carry(sender, 3, frame)
+
+
+def test_a_flood_of_unknown_ranges_takes_little_and_is_forgotten() -> None:
+    cluster = filled(SplitCluster())
+    node, incoming = cluster.nodes[3], cluster.nodes[3]._incoming
+    for start in range(1000, 101_000, 10_000):
+        named(cluster, 2, *range(start, start + 10_000))
+        cluster.run(0.2)
+    assert len(incoming._unknown) == RANGES_PER_PEER
+    assert len(node.replicas.hosted) == 1 + RANGES_PER_PEER
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.settle(1, 2)
+    cluster.until(lambda: len(node.replicas.hosted) == 2)
+    assert incoming._unknown == {}
+    assert incoming._named == {}
+    assert len(node.consensus.groups) == 2
+    stored = node.engine.iterate(keys.RAFT_LOG, keys.TRANSACTION)
+    assert {key[1:9] for key, _ in stored} == {keys.u64(1), keys.u64(2)}
+    cluster.close()
+
+
+def test_ranges_that_one_peer_names_leave_room_for_those_of_others() -> None:
+    cluster = filled(SplitCluster())
+    named(cluster, 2, *range(1000, 3000))
+    cluster.run(0.2)
+    named(cluster, 1, 7000)
+    cluster.run(0.2)
+    assert 7000 in cluster.nodes[3]._incoming._unknown
+    cluster.close()
+
+
+def test_a_node_that_is_not_of_the_cluster_is_not_heard() -> None:
+    cluster = filled(SplitCluster())
+    cluster.network.attach(9)
+    named(cluster, 9, 1000)
+    cluster.run(2.0)
+    assert cluster.nodes[3]._incoming._unknown == {}
+    cluster.close()
+
+
+def test_answers_for_an_unknown_range_are_not_heard() -> None:
+    cluster = filled(SplitCluster())
+    cluster.network.carry(2, 3, encode_frame([(1000, Appended(7, success=True, index=3))]))
+    cluster.run(0.2)
+    assert cluster.nodes[3]._incoming._unknown == {}
+    cluster.close()
+
+
+# --- spans
+
+
+def test_a_snapshot_is_refused_while_another_range_has_a_key_of_it() -> None:
+    cluster = filled(SplitCluster())
+    cluster.split(b"m")
+    cluster.settle(1, 2)
+    replicas = cluster.nodes[1].replicas
+    for start, end, is_free in (
+        (b"", None, False), (b"a", b"b", False), (b"lz", b"m", False), (b"m", None, True),
+        (b"m", b"n", True), (b"z", None, True), (b"m", b"m", True),
+    ):  # fmt: skip
+        assert replicas.may_take(2, RangeDescriptor(2, start, end)) is is_free
+    replicas.by_id(2).state.arriving = RangeDescriptor(2, b"m", None)
+    assert not replicas.may_take(3, RangeDescriptor(3, b"z", None))
+    assert replicas.may_take(2, RangeDescriptor(2, b"m", None))
+    cluster.close()
+
+
+def test_many_ranges_serve_again_after_the_node_that_leads_them_was_killed() -> None:
+    """Each of them elects once."""
+    count = 60
+    cluster = SplitCluster(RaftOptions())
+    for number in range(count, 1, -1):
+        cluster.split(b"%04d" % number, number)
+    ids = tuple(range(1, count + 1))
+    for range_id in ids:
+        cluster.lead(range_id, 1)
+    cluster.until(lambda: cluster.is_level(*ids))
+    terms = {each: cluster.nodes[2].replicas.by_id(each).group.term for each in ids}
+    cluster.crash(1)
+    began = cluster.clock.seconds
+    cluster.until(lambda: all(cluster.leader(each) for each in ids))
+    assert cluster.clock.seconds - began < 5.0
+    later = {each: cluster.nodes[2].replicas.by_id(each).group.term for each in ids}
+    assert sum(later[each] - terms[each] for each in ids) < 2 * count
+    cluster.close()
