@@ -60,8 +60,8 @@ class HostingNode(Protocol):
     def on_damage(self, error: BlockDamaged, group: RaftGroup) -> bool:
         """Note that data of a range is unreadable; return whether another node is to serve it."""
 
-    def has_member(self, node_id: NodeId) -> bool:
-        """Return whether a node is a member of a group, as far as this one knows."""
+    def may_have_member(self, node_id: NodeId, *, besides: int | None = None) -> bool:
+        """Return whether a node may be a member of some range's group."""
 
 
 class Waker(Protocol):
@@ -188,9 +188,13 @@ class HostedRange:
         """Return whether it contains the records of which the store has one each."""
         return self.range_id == ROOT_ID
 
-    def has_member(self, node_id: NodeId) -> bool:
-        """Return whether a node is a member of any range's group, as far as this node knows."""
-        return self._node.has_member(node_id)
+    def may_have_member(self, node_id: NodeId) -> bool:
+        """Return whether a node may be a member of some range's group."""
+        return self._node.may_have_member(node_id)
+
+    def may_be_elsewhere(self, node_id: NodeId) -> bool:
+        """Return whether this is the root, and a node may be a member of another range."""
+        return self.is_root and self._node.may_have_member(node_id, besides=ROOT_ID)
 
     def upkeep(self, request: Any) -> Pending:
         """Submit a service's request, evaluated with the next turn, which is not hurried for it."""

@@ -11,6 +11,8 @@ dissertation, section 4.2.1). If another node is retired, the new one takes its 
 (joint consensus, section 4.3): at no moment must more nodes live than before and after. A retired
 node therefore stays until the joining ones have caught up, unless none joins.
 
+The root is left last. A node that is a member of other ranges must hear there that it is retired.
+
 No node leaves if those that keep up would be no majority then: the group could agree on nothing
 more, perhaps not even on that change (etcd's strict reconfiguration check). A leader that is to
 leave hands over first, to a node that is to stay, and its successor does the rest.
@@ -61,8 +63,11 @@ class MembershipHost(Protocol):
     def is_root(self) -> bool:
         """Return whether the range contains the record of the nodes."""
 
-    def has_member(self, node_id: NodeId) -> bool:
-        """Return whether a node is a member of any range's group, as far as this node knows."""
+    def may_have_member(self, node_id: NodeId) -> bool:
+        """Return whether a node may be a member of some range's group."""
+
+    def may_be_elsewhere(self, node_id: NodeId) -> bool:
+        """Return whether this is the root, and a node may be a member of another range."""
 
     def change_members(self, change: Change) -> Awaitable[ProposalOutcome]:
         """Have the range's group change, and answer how that ended."""
@@ -132,6 +137,8 @@ class MembershipService:
         voters, learners = set(group.members), set(group.learners)
         wanted = _wanted(nodes)
         leaving = (voters | learners) - set(wanted)
+        staying = {each for each in leaving if self._host.may_be_elsewhere(each)}
+        leaving -= staying
         # Three of four voters must live, two of three: without a silent one that is easier.
         if len(voters) % 2 == 0 and (removal := self._removal(self._silent(leaving))):
             return removal
@@ -140,7 +147,7 @@ class MembershipService:
             if is_new and len(voters) + len(learners) < MEMBERS_MAX:
                 return AddLearner(member)
         ready = [each for each in sorted(learners & set(wanted)) if self._has_caught_up(each)]
-        if ready and (change := self._count(ready[0], leaving & voters, nodes)):
+        if ready and not staying and (change := self._count(ready[0], leaving & voters, nodes)):
             return change
         return None if self._is_feeding(nodes) else self._removal(leaving)
 
@@ -211,7 +218,7 @@ class MembershipService:
         """
         if not self._host.is_root:
             return True
-        gone = [n for n in nodes.nodes if n.retired and not self._host.has_member(n.node_id)]
+        gone = [n for n in nodes.nodes if n.retired and not self._host.may_have_member(n.node_id)]
         for node in gone:
             try:
                 await self._host.upkeep(ForgetNode(node.node_id))

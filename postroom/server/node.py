@@ -296,6 +296,20 @@ class Node:
         """Return whether a node is a member of a range's group, as far as this node knows."""
         return any(node_id in (*group.members, *group.learners) for group in self.groups())
 
+    def may_have_member(self, node_id: NodeId, *, besides: int | None = None) -> bool:
+        """Return whether a node may be a member of some range's group.
+
+        If this node lacks a range, or one of its groups hears no leader, it cannot tell.
+
+        Args:
+            node_id: the node.
+            besides: a range that does not count.
+        """
+        groups = [group for group in self.groups() if group.group_id != besides]
+        return not self.replicas.have_every_key or any(
+            group.leader is None or node_id in (*group.members, *group.learners) for group in groups
+        )
+
     def describe(self) -> NodeStatus:
         """Return the node's description of itself, without asking others."""
         return describe(self)

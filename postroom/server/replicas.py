@@ -110,6 +110,11 @@ class Replicas:
         replicas = [self.by_id(range_id) for range_id in range_ids]
         self._spans.replace({each: _span(each.bounds.descriptor) for each in replicas})
 
+    @property
+    def have_every_key(self) -> bool:
+        """Return whether the ranges here contain all keys of the store."""
+        return self._spans.is_whole
+
     def may_take(self, range_id: int, descriptor: RangeDescriptor) -> bool:
         """Return whether no other range here has, or is about to have, keys of a snapshot."""
         start, end = descriptor.start, descriptor.end

@@ -54,6 +54,12 @@ class SpanMap(Generic[Owner]):
     def __len__(self) -> int:
         return len(self._map.owners)
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether each key has an owner."""
+        starts, ends, _ = self._map
+        return bool(starts) and not starts[0] and ends == (*starts[1:], None)
+
     def owner(self, key: bytes) -> Owner | None:
         """Return the owner of a key; ``None``: there is none here."""
         starts, ends, owners = self._map

@@ -114,11 +114,12 @@ class SplitCluster:
     # --- nodes
 
     def start(self, node_id: int) -> Node:
-        disk = self.disks[node_id]
+        """Start a node; one that is not of the first members waits until it is added."""
+        disk = self.disks.setdefault(node_id, MemoryDisk())
         engine: Engine = open_storage(disk, self.random) if self._has_log else MemoryEngine(disk)
         options = NodeOptions(
-            node_id=node_id, members=self.members, lease_seconds=1.0, raft=self._options,
-            disk_reserve_bytes=0,
+            node_id=node_id, members=self.members if node_id in self.members else (),
+            lease_seconds=1.0, raft=self._options, disk_reserve_bytes=0,
         )  # fmt: skip
         transport = _Transport(self, node_id)
         node = Node(engine, self.clock, Random(node_id), transport, options)
@@ -175,11 +176,13 @@ class SplitCluster:
         return None if node is None else node.replicas.hosted.get(range_id)
 
     def leader(self, range_id: int) -> int | None:
-        for node_id in self.nodes:
-            hosted = self.hosted(node_id, range_id)
-            if hosted is not None and hosted.replica.serves:
-                return node_id
-        return None
+        """Return the node that leads a range, and has begun to; its lease may have lapsed."""
+        found = [
+            (hosted.group.term, node_id) for node_id in self.nodes
+            if (hosted := self.hosted(node_id, range_id)) and hosted.group.has_applied_own_term
+            and hosted.replica.lease.holder == node_id
+        ]  # fmt: skip
+        return max(found)[1] if found else None
 
     def awaited_leader(self, range_id: int) -> int:
         self.until(lambda: self.leader(range_id))
@@ -202,7 +205,7 @@ class SplitCluster:
         def is_done() -> bool:
             for node in list(self.nodes.values()):
                 owner = node.replicas.by_key(key)
-                if owner is None or not owner.serves:
+                if owner is None or self.leader(owner.range_id) != node.node_id:
                     continue
                 began = node.clock.reading()
                 commit = CommitTransaction(identity, began, 60.0, 0, key, [], [], [Put(key, value)])

@@ -67,12 +67,16 @@ class Node:
         self.outcome = ProposalOutcome.APPLIED
         self.refuses = False
         self.elsewhere: set[int] = set()
+        self.in_other_ranges: set[int] = set()
         self.service = MembershipService(self, group, self)  # type: ignore[arg-type]
 
     async def wait(self, timeout_seconds: float) -> None:
         raise AssertionError
 
-    def has_member(self, node_id: int) -> bool:
+    def may_be_elsewhere(self, node_id: int) -> bool:
+        return node_id in self.in_other_ranges
+
+    def may_have_member(self, node_id: int) -> bool:
         return node_id in self.elsewhere or node_id in (*self.group.members, *self.group.learners)
 
     async def change_members(self, change: Change) -> ProposalOutcome:
@@ -362,3 +366,12 @@ def test_only_the_root_forgets_nodes() -> None:
     node.is_root = False
     assert node.steps() == [Remove(3)]
     assert finished(node.service.step())
+
+
+def test_a_node_leaves_the_root_last() -> None:
+    node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True), member(4))
+    node.in_other_ranges = {3}
+    assert node.steps() == [AddLearner(4)]
+    assert not finished(node.service.step()), "it looks again"
+    node.in_other_ranges = set()
+    assert node.steps() == [Replace(3, 4), ForgetNode(3)]

@@ -355,11 +355,16 @@ class ServedNode:
             await asyncio.sleep(LOOK_SECONDS if self._has_served else LOOK_SECONDS / 10)
 
     def _has_joined(self) -> bool:
-        """Return whether this node counts; operators wait for that to replace the next one."""
+        """Return whether this node counts, in all ranges.
+
+        Operators wait for that to replace the next one.
+        """
         node = self.node
         nodes = node.nodes
-        return nodes is not None and all(
-            has_joined(node.node_id, group, nodes) for group in node.groups()
+        return (
+            nodes is not None
+            and node.replicas.have_every_key
+            and all(has_joined(node.node_id, group, nodes) for group in node.groups())
         )
 
     async def _look_around(self) -> None:
