@@ -164,10 +164,12 @@ class Read(Request, frozen=True):
     Attributes:
         meets_intents: whether it waits for transactions over several ranges that may have
             committed.
+        read_at: the name of the field with the timestamp at which it reads, if there is one.
     """
 
     role: ClassVar[Role | None] = Role.READ
     meets_intents: ClassVar[bool] = True
+    read_at: ClassVar[str] = "timestamp"
 
 
 class Write(Request, frozen=True):

@@ -40,6 +40,10 @@ class Blocked(Exception):
     """The read touches what the proposal under way writes."""
 
 
+class Postponed(Exception):
+    """The read is evaluated again in a turn: the clock has been behind its timestamp."""
+
+
 class MustWait(Exception):
     """The request can be answered only after ``token`` is woken.
 

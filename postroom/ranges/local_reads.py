@@ -34,7 +34,7 @@ from postroom.ranges.admission import FairCalls
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import KeySet, Read
-from postroom.ranges.evaluation import Blocked, MustWait, View
+from postroom.ranges.evaluation import Blocked, MustWait, Postponed, View
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Host, Registry
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock, Value
@@ -143,20 +143,24 @@ class LocalReads:
             self.only_commits = False
             self.blocked[call] = None
             self.waiting.look_later(call)
-        except (MustWait, MeetsIntent) as wait:
+        except (MustWait, MeetsIntent, Postponed) as wait:
             self._wait(call, wait)
         except Exception as error:
             self._answer(call, None, self.translate(error))
         else:
             self._answer(call, answer, None)
 
-    def _wait(self, call: Call, wait: MustWait | MeetsIntent) -> None:
+    def _wait(self, call: Call, wait: MustWait | MeetsIntent | Postponed) -> None:
         self.only_commits = False
         if isinstance(wait, MustWait):
             self.waiting.park(call, wait.token)
-        else:
-            self.waiting.look_later(call)
+            return
+        self.waiting.look_later(call)
+        if isinstance(wait, MeetsIntent):
             self.intents.park(call, wait)
+        else:
+            self.without_lease[call] = None
+            self._host.wake(urgent=True)
 
     def _check(self, call: Call, now: int) -> None:
         """Refuse a read of keys of other ranges, or let it wait for a transaction.
@@ -172,24 +176,26 @@ class LocalReads:
             self._look_for_intents(call, now)
 
     def _look_for_intents(self, call: Call, now: int) -> None:
-        """Let a read wait for transactions that may have committed at its timestamp, or before.
-
-        A read of the newest value reads at the present time from now on: what commits later need
-        not be seen.
-        """
+        """Let a read wait for transactions that may have committed at its timestamp, or before."""
         request = call.request
         concern = request.concerns()
         if not isinstance(concern, KeySet):
             return
-        at: int = getattr(request, "timestamp", AT_THE_END)
+        at: int = getattr(request, request.read_at, AT_THE_END)
         if request.locks:
             at = AT_THE_END
-        try:
-            self.intents.check_reader(concern, at or now, _age_of(request))
-        except MeetsIntent:
-            if not at:
-                call.request = msgspec.structs.replace(request, timestamp=now)
-            raise
+        self.intents.check_reader(concern, at or now, _age_of(request))
+
+    def read_at(self, call: Call, at: int) -> None:
+        """Read at the time at which ``call`` has met an intent that will commit later.
+
+        A read of the newest value need not see that. But if it meets another one that has
+        committed, it is read anew: that one may have been acknowledged before the read came.
+        """
+        request = call.request
+        call.request = msgspec.structs.replace(request, **{request.read_at: at})
+        self.read(call, self._evaluators[type(request)])
+        call.request = request
 
     def _may_hold(self) -> None:
         """Note that a read may lock or claim something, which needs a timestamp of this life."""

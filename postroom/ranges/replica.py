@@ -100,6 +100,7 @@ from postroom.ranges.transactions.intents import IntentTable
 from postroom.ranges.transactions.one_range import Committer, checks_first
 from postroom.ranges.transactions.prepared import Participation
 from postroom.ranges.transactions.push import Pushes
+from postroom.ranges.transactions.refresh import Refreshes
 from postroom.ranges.transactions.requests import Prepare
 from postroom.ranges.transactions.resolver import ForgottenCommits
 from postroom.ranges.usual import Share, UsualParts, UsualWay
@@ -196,7 +197,7 @@ class Replica:
         registry, cache, host = self.registry, self._cache, self._host
         self._admission = CommandAdmission()
         self.intents = IntentTable(self.range_id, host.monotonic)
-        self.intents.resume = self._submit_again
+        self.intents.resume, self.intents.resume_at = self._submit_again, self._read_at
         self._clients, self._upkeep = self._admission.clients, self._admission.upkeep
         self.reads = LocalReads(
             self._stored, cache, self._clock, registry, self._lease_holder, host
@@ -238,7 +239,8 @@ class Replica:
         bulk = (garbage, partitions, self.listing)
         self.pushes = Pushes(clock.pass_over, self._host.monotonic)
         registry.divisible.append(TransactionHalves(self.range_id, self.intents))
-        spanning = (participation, self.pushes, ForgottenCommits(self.range_id))
+        refreshes = Refreshes(reads.check_age, clock.pass_over)
+        spanning = (participation, self.pushes, refreshes, ForgottenCommits(self.range_id))
         own = (reads, committer, waits, self.positions, self.feed)
         for each in (*own, *spanning, *bulk):
             each.register(registry)
@@ -659,6 +661,10 @@ class Replica:
                 or self.commit_waits.calls or self._freeing.left
             )
         )  # fmt: skip
+
+    def _read_at(self, call: Call, at: int) -> None:
+        if not call.cancelled:
+            self.reads.read_at(call, at)
 
     def _submit_again(self, calls: list[Call]) -> None:
         for call in calls:

@@ -208,6 +208,7 @@ class IntentTable:
         met: those for which calls wait, or have waited.
         size_bytes: the size of all records.
         resume: a function that takes calls which are to be evaluated again.
+        resume_at: a function that takes a read which is to be evaluated at a timestamp.
         on_met: called when a call waits for an intent.
         has_changed: whether evaluations have added or removed intents since it was built.
     """
@@ -219,6 +220,7 @@ class IntentTable:
         self.met: dict[Intent, None] = {}
         self.size_bytes = 0
         self.resume: Callable[[list[Call]], None] = lambda _: None
+        self.resume_at: Callable[[Call, int], None] = lambda _, __: None
         self.on_met: Callable[[], None] = lambda: None
         self._writers = _Holders()
         self._readers = _Holders()
@@ -313,11 +315,9 @@ class IntentTable:
         if above <= intent.above:
             return
         intent.above = above
-        calls = [call for call, met in intent.waiting.items() if met.at < above]
-        for call in calls:
-            del intent.waiting[call]
-        if calls:
-            self.resume(calls)
+        for call, met in list(intent.waiting.items()):
+            if met.at < above and intent.waiting.pop(call, None) is not None:
+                self.resume_at(call, met.at)
 
     # --- completeness
 
@@ -417,7 +417,7 @@ class IntentTable:
     def park(self, call: Call, met: MeetsIntent) -> None:
         """Let a call wait for the intent that it has met."""
         intent = met.intent
-        if self.by_transaction.get(intent.transaction_id) is not intent or met.at < intent.above:
+        if self.by_transaction.get(intent.transaction_id) is not intent:
             self.resume([call])
             return
         met.since = self._monotonic()

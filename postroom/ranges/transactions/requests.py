@@ -164,6 +164,30 @@ class Push(ConcernsKey, Read, frozen=True, tag="push"):
     waiting: Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_ID_BYTES)] = b""
 
 
+class Refresh(Read, frozen=True, tag="refresh"):
+    """A request for the greatest timestamp of a change after one timestamp, and until another.
+
+    The answer is 0 if nothing has changed. Nothing will change any more in between.
+
+    Attributes:
+        keys, spans: the keys and spans.
+        after, until: the timestamps; ``until=0`` is now.
+    """
+
+    answer: ClassVar = int
+    since: ClassVar = 2
+    read_at: ClassVar[str] = "until"
+
+    keys: list[Key]
+    spans: list[tuple[Bound, Bound | None]]
+    after: TimestampNumber
+    until: TimestampNumber = 0
+
+    def concerns(self) -> Concern:
+        """Return the keys and spans."""
+        return KeySet(tuple(self.keys), tuple(self.spans))
+
+
 class ForgetCommits(ConcernsRange, Maintenance, frozen=True, tag="forget_commits"):
     """A request to forget which ranges had to hear of some commits: all of them have.
 

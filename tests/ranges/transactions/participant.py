@@ -65,6 +65,7 @@ class Participant(OneRange):
 
     def taken_over(self, *, ahead_seconds: float = 0.0) -> Participant:
         """Return the next leaseholder, whose memory is fresh; this one leads no longer."""
+        self.group.is_leader = False
         self.replica.on_leadership(False, 3)
         self.settle()
         return type(self)(before=self, ahead_seconds=ahead_seconds)

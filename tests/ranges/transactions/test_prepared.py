@@ -200,13 +200,14 @@ def test_a_reader_goes_on_when_the_anchor_will_commit_above_it(store: Participan
     p = store.prepare(id_, Put(b"k", b"new")).timestamp
     asked = store.ask(Get(b"k"))
     locks = store.ask(GetForUpdate(b"k", 0, b"another client!!", 60.0))
-    read_at = asked.request.timestamp
-    assert read_at > p, "it reads at the time of its arrival, however long it waits"
     intent = store.intents.by_transaction[id_]
+    read_at = min(met.at for met in intent.waiting.values())
+    assert read_at > p, "it reads at the time of its arrival"
     store.intents.raised(intent, read_at)
     assert waits(asked), "a commit at the very timestamp would be seen"
     store.intents.raised(intent, read_at + 1)
     assert answer_of(asked).value is None
+    assert answer_of(asked).timestamp == read_at
     assert waits(locks), "a newest value that is to be written must be known"
     store.resolve(id_, read_at + 1)
     assert store.value(b"k", read_at) is None
