@@ -223,8 +223,6 @@ class ThreadDriver(NodeDriver):
             if answer.done or type(answer.request) is CommitTransaction:
                 return
             self._replicas.cancel(answer)
-            if answer.drive:  # it is awake, and about to drive
-                answer.woken = None
             answer.complete(None, error)
             self._answered.wake_next()
 
@@ -403,7 +401,8 @@ class ThreadDriver(NodeDriver):
                     self._driven_by = following
                     self._driving = True
                     following.drive = True
-                    following.woken.release()
+                    woken, following.woken = following.woken, None  # it is woken once
+                    woken.release()
                     return
         if self.node.tasks.is_urgent:  # the client for which it was has gone
             self._call_background(0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroom.ranges.requests import Get, Put
+from postroom.ranges.requests import Get, Put, ReleaseLocks
 from postroom.server import thread_driver
 from postroom.server.thread_driver import ThreadDriver
 from tests.client.hand_driver import HandClock
@@ -79,6 +79,7 @@ def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
     late = thread_driver._ThreadAnswer(driver, commit(store, 2, Put(b"b", b"2")), None)
     is_wanted = store.node.wants_turn
     asked = list[int]()
+    sleeps_on = thread_driver.threading.Lock()
 
     def wants_turn() -> bool:
         wanted = is_wanted()
@@ -87,8 +88,8 @@ def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
         asked.append(1)  # the turn is over: now comes the other thread, up to where it sleeps
         driver._replicas.submit(late)
         assert driver._driving
-        late.woken = thread_driver.threading.Lock()
-        late.woken.acquire()
+        late.woken = sleeps_on
+        sleeps_on.acquire()
         driver._waiting[late] = None
         return wanted
 
@@ -98,10 +99,29 @@ def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
     assert first.done
     assert late.drive or not driver._driving, "somebody drives, or it would have seen that"
     assert late.drive, "it is told to"
-    assert late.woken is not None
-    assert not late.woken.locked()
+    assert not sleeps_on.locked()
     driver._drive(late)
     assert late.done
+    assert not driver._driving
+    store.db.close()
+
+
+def test_a_thread_that_is_to_drive_is_woken_once() -> None:
+    """Its answer may come before it wakes up: another thread frees what it waits for."""
+    store = Store()
+    driver = ThreadDriver(store.node, Random(1))
+    answer = thread_driver._ThreadAnswer(driver, Get(b"a"), None)
+    answer.woken = sleeps_on = thread_driver.threading.Lock()
+    sleeps_on.acquire()
+    driver._waiting[answer] = None
+    driver._driving = True  # a thread does, and hands over
+    driver._hand_over(wanted=True)
+    assert answer.drive
+    assert not sleeps_on.locked()
+    answer.complete("here", None)
+    driver.send(ReleaseLocks(bytes(16)))
+    assert not driver._answered.to_wake
+    driver._drive(answer)
     assert not driver._driving
     store.db.close()
 
