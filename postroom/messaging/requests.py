@@ -45,6 +45,7 @@ from postroom.ranges.requests import (
 )
 
 _astuple = msgspec.structs.astuple
+_AFTER_DELIVERED: Final = 2
 
 MESSAGE_ID_BYTES: Final = 20
 
@@ -219,7 +220,8 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         enqueued: committed with a transaction; deliverable and executable together.
-        delivered: reached their inbox.
+        delivered: reached their inbox, less those that left it to wait or as dead letters. Those
+            may have reached it before a split, in another range: the number may be below zero.
         executed: carried out.
         pending_messages: deliverable ones still in the outbox; scheduled ones included.
         pending_updates: executable ones still in the outbox; scheduled ones included.
@@ -269,7 +271,8 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (
             self.enqueued + self.received == self.delivered + self.executed + self.dead
             + self.handed + self.pending_messages + self.pending_updates
-            + self.outgoing_messages + self.outgoing_updates and min(_astuple(self)) >= 0
+            + self.outgoing_messages + self.outgoing_updates
+            and self.enqueued >= 0 and min(_astuple(self)[_AFTER_DELIVERED:]) >= 0
         )  # fmt: skip
 
 
