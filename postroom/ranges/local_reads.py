@@ -321,12 +321,13 @@ class LocalReads:
         of the last commit applied: commits that are evaluated just now are above it, though the
         clock has passed them.
         """
+        # Before the bounds are looked at: they change with the proposal of a split.
+        generation, at = self._generation, self.last_commit
         if (
             self.is_stopped or self._registry.refusal is not None or self.intents.by_transaction
             or not (self.bounds.is_whole or self.bounds.contains(key))
         ):  # fmt: skip
             return None
-        generation, at = self._generation, self.last_commit
         head = keys.head_key(key)
         if not self._lease_holder.serves(self._clock.reading()):
             return None

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from postroom.kv.engine import WriteSet
+from postroom.ranges.bounds import Bounds, WrongRange
+from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.split.records import halved_key
+from postroom.ranges.split.requests import AwaitSplit
 from tests.client.stores import Store
-from tests.server.splitting import counters, split
+from tests.messaging.one_range import Asked
+from tests.server.splitting import counters, hosted, prepare, split
 
 
 @pytest.fixture
@@ -37,3 +44,41 @@ def test_a_message_of_before_the_split_can_be_buried(store: Store) -> None:
     with store.db.begin() as tx:
         tx.bury(tx.reap_queue(b"z"), "unreadable")
     assert (counters(right).delivered, counters(right).dead) == (-1, 1)
+
+
+def test_a_caller_that_asks_while_the_split_is_written_is_sent_to_the_right_half(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Asked(AwaitSplit(b"m"))
+    write = store.node.write
+
+    def written(staged: WriteSet) -> Any:
+        if halved_key(ROOT_ID) in staged:
+            store.node.replicas.submit(late)
+        return write(staged)
+
+    monkeypatch.setattr(store.node, "write", written)
+    prepare(store, b"m")
+    store.advance(1.0)
+    ((_, error),) = late.answers
+    assert isinstance(error, WrongRange)
+
+
+def test_a_thread_that_reads_beside_a_split_reads_no_version_after_its_timestamp(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has looked at the bounds when the range splits, and a new version is written."""
+    store.db.put(b"n", b"old")
+    split(store, b"x")
+    left = hosted(store, ROOT_ID).replica
+    contains = Bounds.contains
+
+    def looked_at(bounds: Bounds, key: bytes) -> bool:
+        answer = contains(bounds, key)
+        monkeypatch.undo()
+        split(store, b"m")
+        store.db.put(b"n", b"new")
+        return answer
+
+    monkeypatch.setattr(Bounds, "contains", looked_at)
+    assert left.try_get(b"n") is None

@@ -175,7 +175,8 @@ class Preparing:
         """
         if request.key == self._bounds.start:
             return self._replica.listing.info()
-        if self.record is not None and self.record.key == request.key:
+        prepared = records.decode_split(view.get(self._key))  # waits for the proposal that ends it
+        if prepared is not None and prepared.key == request.key:
             raise MustWait(SPLIT_IS_OVER)
         reason = self._given_up.get(request.key, "no split is under way there")
         raise Invalid(
