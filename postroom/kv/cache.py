@@ -49,11 +49,16 @@ class Cache:
         self._stored = stored
         self._look_up = stored.look_up if isinstance(stored, Gathering) else stored.get
         self.gaps = Gaps()
-        self._bytes_max = bytes_max // 2
-        self._entries_max = bytes_max // ENTRY_BYTES
         self._young: WriteSet = {}
         self._old: WriteSet = {}
         self._bytes = 0
+        self.resize(bytes_max)
+
+    def resize(self, bytes_max: int) -> None:
+        """Keep so many bytes of keys and values from now on, and begin anew."""
+        self._bytes_max = bytes_max // 2
+        self._entries_max = bytes_max // ENTRY_BYTES
+        self.clear()
 
     def get(self, key: bytes, /) -> bytes | None:
         """Return the value of ``key``. Only the driver of the node calls it; others ``peek``."""

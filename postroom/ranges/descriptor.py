@@ -1,8 +1,8 @@
-"""The descriptor of a range: which keys it contains, and which nodes have a replica of it.
+"""The descriptor of a range: which keys it contains.
 
 It is a record of the state of the range itself::
 
-    03 <range> 05 "descriptor"  →  [range id, start, end, generation, members]
+    03 <range> 05 "descriptor"  →  [range id, start, end, generation]
 
 A range is the authority about itself. Its descriptor changes by an entry of its own log, like
 everything else that it stores. Each change has the next *generation*. Two descriptors that have a
@@ -11,6 +11,8 @@ key in common are therefore ordered by their generations, and the later one is r
 A range that was never split has no such record. This is the first range of a store, which contains
 every key. A replica of another range that has no record yet holds nothing: it contains no key until
 a snapshot, or the split that makes it, brings the descriptor.
+
+The members are those of its consensus group, which tells them by itself.
 """
 
 from __future__ import annotations
@@ -36,14 +38,12 @@ class RangeDescriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
         range_id: the id of the range.
         start, end: the bounds of its keys; ``end=None`` is unbounded.
         generation: the number of its changes.
-        members: the ids of the nodes that have a replica; empty: they are those of its group.
     """
 
     range_id: int
     start: bytes = b""
     end: bytes | None = None
     generation: int = FIRST_GENERATION
-    members: tuple[int, ...] = ()
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -305,6 +305,10 @@ class Replica:
         call.cancelled = True
         return self.reads.cancel(call)
 
+    def resize_cache(self, bytes_max: int) -> None:
+        """Have a cache of values of another size, which is empty at first."""
+        self._cache.resize(bytes_max)
+
     def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
         self.reads.only_commits = False

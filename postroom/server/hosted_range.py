@@ -63,6 +63,9 @@ class HostingNode(Protocol):
     def may_have_member(self, node_id: NodeId, *, besides: int | None = None) -> bool:
         """Return whether a node may be a member of some range's group."""
 
+    def share_values(self) -> None:
+        """Divide the memory for values among the ranges that are served here."""
+
 
 class Waker(Protocol):
     """A function that asks for a turn."""
@@ -98,6 +101,7 @@ class HostedRange:
         nodes_changed: set whenever the record of the nodes has changed.
         wake: asks for a turn in which the replica has its part.
         lease_seconds, values_bytes, monotonic: see ``Host``.
+        is_serving: whether the replica has memory as the leaseholder.
         wanted_until: the time until which a user wants this node to lead the range.
     """
 
@@ -113,6 +117,7 @@ class HostedRange:
         self.wake = node.wake
         self.nodes_changed = WakeUp(node.tasks)
         self.wanted_until = -math.inf
+        self.is_serving = False
         self._node = node
         self._may_rest = may_rest
 
@@ -121,6 +126,12 @@ class HostedRange:
         self.replica, self.services, self._rest = replica, services, rest
         self._handing_over = HandingOver(replica, self._node.tasks, damage)
         replica.group.on_leadership = self.on_leadership
+
+    def resize_cache(self, bytes_max: int) -> None:
+        """Have the replica keep so many bytes of values."""
+        if bytes_max != self.values_bytes:
+            self.values_bytes = bytes_max
+            self.replica.resize_cache(bytes_max)
 
     def share_turns(self, note: Callable[[Replica], None] | None) -> None:
         """Have ``note`` called with each wake-up; ``None``: the node has no other range."""
@@ -148,6 +159,8 @@ class HostedRange:
 
     def on_serving(self, serves: bool) -> None:
         """Start or stop the services, since the lease has come here, or is not used any more."""
+        self.is_serving = serves
+        self._node.share_values()
         said = "serves" if serves else "ceases to serve"
         _log.info("node %d %s range %d", self.node_id, said, self.range_id)
         if not serves:

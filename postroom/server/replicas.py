@@ -147,6 +147,18 @@ class Replicas:
         for hosted in self.hosted.values():
             hosted.share_turns(note)
 
+    def share_values(self, values_bytes: int) -> None:
+        """Divide the memory for values among the ranges that are served here.
+
+        Shares are halved, and halved again, so that few changes of leases empty the caches.
+        """
+        hosted = self.hosted.values()
+        serving = sum([each.is_serving for each in hosted])
+        if len(hosted) > 1 and serving:
+            share = values_bytes >> (serving - 1).bit_length()
+            for each in hosted:
+                each.resize_cache(share if each.is_serving else 0)
+
     def by_id(self, range_id: int) -> Replica:
         """Return the replica of a range."""
         return self.hosted[range_id].replica

@@ -98,7 +98,7 @@ def test_a_replica_that_holds_nothing_yet_contains_no_key() -> None:
 
 def test_a_stored_descriptor_is_read_again() -> None:
     engine = MemoryEngine()
-    descriptor = RangeDescriptor(3, b"a\x00", LONGEST, 9, (1, 2, 5))
+    descriptor = RangeDescriptor(3, b"a\x00", LONGEST, 9)
     engine.write({descriptor_key(3): encode_descriptor(descriptor)}, sync=True)
     assert read_descriptor(engine, 3) == descriptor
 

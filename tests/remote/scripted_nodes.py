@@ -152,6 +152,8 @@ class World:
     def read(self) -> None:
         for stream in self.streams.values():
             stream.read()
+        lanes = self.router._lanes
+        assert lanes.waiting() == sum(1 for _ in lanes.calls())
 
     def pass_time(self, seconds: float) -> None:
         """Let alarms ring; nodes that are looked up stay silent."""

@@ -38,6 +38,15 @@ ASTRAY: Final = 0
 """The id of the lane of the calls whose range is not known."""
 
 
+class Waiting:
+    """The number of calls that wait in the lanes of a client."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
 class Lane:
     """The calls for one range, and the link to the node that leads it.
 
@@ -54,9 +63,12 @@ class Lane:
         holdings: the things that the leaseholder holds for this client.
     """
 
-    __slots__ = ("commits", "descriptor", "hint", "holdings", "queue", "range_id", "target")
+    __slots__ = (
+        "_waiting", "commits", "descriptor", "hint", "holdings", "queue", "range_id", "target",
+    )  # fmt: skip
 
-    def __init__(self, descriptor: RangeDescriptor, holdings: Holdings) -> None:
+    def __init__(self, descriptor: RangeDescriptor, holdings: Holdings, waiting: Waiting) -> None:
+        self._waiting = waiting
         self.range_id = descriptor.range_id
         self.descriptor = descriptor
         self.target: Link | None = None
@@ -64,6 +76,10 @@ class Lane:
         self.queue: deque[RemoteCall] = deque()
         self.commits: deque[RemoteCall] = deque()
         self.holdings = holdings
+
+    def calls_waiting(self) -> int:
+        """Return how many calls wait here."""
+        return len(self.queue) + len(self.commits)
 
     def __iter__(self) -> Iterator[RemoteCall]:
         """Return all calls that wait here."""
@@ -93,6 +109,7 @@ class Lane:
 
     def append(self, call: RemoteCall) -> None:
         """Append ``call`` to its line."""
+        self._waiting.calls += 1
         (self.commits if call.crowds else self.queue).append(call)
 
     def next_call(self, link: Link) -> RemoteCall | None:
@@ -104,21 +121,28 @@ class Lane:
                 and (chosen is None or line[0].number < chosen[0].number)
             ):  # fmt: skip
                 chosen = line
-        return None if chosen is None else chosen.popleft()
+        if chosen is None:
+            return None
+        self._waiting.calls -= 1
+        return chosen.popleft()
 
     def return_first(self, calls: list[RemoteCall]) -> None:
         """Put ``calls`` before all others, in their order."""
+        self._waiting.calls += len(calls)
         for call in reversed(calls):
             (self.commits if call.crowds else self.queue).appendleft(call)
 
     def drop_done(self) -> None:
         """Forget the calls in the queue without a waiting caller."""
+        before = self.calls_waiting()
         self.queue = deque(call for call in self.queue if not call.done)
         self.commits = deque(call for call in self.commits if not call.done)
+        self._waiting.calls -= before - self.calls_waiting()
 
     def take_queue(self) -> list[RemoteCall]:
         """Empty the queue; return its calls with a waiting caller."""
         taken = [call for call in self if not call.done]
+        self._waiting.calls -= self.calls_waiting()
         self.queue.clear()
         self.commits.clear()
         return taken
@@ -138,10 +162,11 @@ class Lanes:
     def __init__(self) -> None:
         self.locking: set[bytes] = set()
         self.cache = RangeCache()
-        first = Lane(RangeDescriptor(ROOT_ID), Holdings(self.locking))
+        self._waiting = Waiting()
+        first = Lane(RangeDescriptor(ROOT_ID), Holdings(self.locking), self._waiting)
         self.only: Lane | None = first
         self.by_id = {first.range_id: first}
-        self.astray = Lane(RangeDescriptor(ASTRAY), Holdings(self.locking))
+        self.astray = Lane(RangeDescriptor(ASTRAY), Holdings(self.locking), self._waiting)
 
     def __iter__(self) -> Iterator[Lane]:
         """Return the lanes of ranges."""
@@ -164,7 +189,7 @@ class Lanes:
 
     def waiting(self) -> int:
         """Return how many calls wait in lanes."""
-        return sum(len(lane.queue) + len(lane.commits) for lane in (*self, self.astray))
+        return self._waiting.calls
 
     def wanted(self) -> list[Lane]:
         """Return the lanes whose leader is not known."""
@@ -307,7 +332,7 @@ class Lanes:
 
         The node that led them probably leads this range, and may hold something for this client.
         """
-        lane = Lane(descriptor, Holdings(self.locking))
+        lane = Lane(descriptor, Holdings(self.locking), self._waiting)
         self.by_id[lane.range_id] = lane
         for other in before:
             lane.holdings.take_over(other.holdings)
