@@ -26,6 +26,7 @@ import benchmarks.latencies
 import benchmarks.messages
 import benchmarks.opening
 import benchmarks.queues
+import benchmarks.ranges
 import benchmarks.tail
 import benchmarks.transactions
 from benchmarks.harness import REGISTRY, machine, run_child, run_here, summarize
