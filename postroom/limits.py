@@ -281,9 +281,15 @@ FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
 NODES_TOLD_MAX: Final = 4096
 """The nodes that one Welcome lists."""
 RANGES_TOLD_MAX: Final = 1024
-"""The ranges that one Welcome, or one failure, lists."""
+"""The ranges that one failure lists."""
 RANGES_TOLD_BYTES_MAX: Final = 1024 * 1024
 """The bytes of the keys in them."""
+LED_RANGES_TOLD_MAX: Final = 16_384
+"""The ranges that one Welcome lists: a client finds no other one of the node."""
+LED_RANGES_TOLD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The bytes of the keys in them."""
+LED_RANGES_A_STEP: Final = 64
+"""Ranges are told this many to a step."""
 REQUESTS_PER_FRAME_MAX: Final = 4096
 """The requests in a client's frame. A node takes them on in one turn, if it has room."""
 OPENING_BYTES_MAX: Final = 64 * 1024

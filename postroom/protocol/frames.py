@@ -37,7 +37,12 @@ from typing import (
 
 import msgspec
 
-from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, RANGES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
+from postroom.limits import (
+    FRAME_BYTES_MAX,
+    LED_RANGES_TOLD_MAX,
+    NODES_TOLD_MAX,
+    REQUESTS_PER_FRAME_MAX,
+)
 from postroom.protocol.failures import Failure, WireError
 from postroom.protocol.requests import REQUESTS, any_of, name_of, weight_of
 from postroom.ranges.contract import Request
@@ -167,7 +172,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     nodes: Annotated[list[tuple[int, str]], msgspec.Meta(max_length=NODES_TOLD_MAX)]
     requests_max: int
     revision: int
-    leads: Annotated[list[RangeDescriptor], msgspec.Meta(max_length=RANGES_TOLD_MAX)] = []
+    leads: Annotated[list[RangeDescriptor], msgspec.Meta(max_length=LED_RANGES_TOLD_MAX)] = []
 
 
 class NumberedAnswer(msgspec.Struct, frozen=True, array_like=True):

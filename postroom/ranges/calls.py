@@ -22,6 +22,7 @@ from postroom.kv.engine import WriteSet
 
 if TYPE_CHECKING:
     from postroom.raft.interface import NodeId
+    from postroom.ranges.replica import Replica
 
 
 class Call:
@@ -36,11 +37,13 @@ class Call:
         cancelled: whether the caller wants no answer any more.
         owner: the client; ``None``: there is only one.
         principal: the one who answers for the client. Principals take turns.
+        taken_by: the replica that has taken it, if the node has several; unset: the first one.
     """
 
     owner: object = None
     principal: str = ""
-    __slots__ = ("cancelled", "request", "token", "urgent")
+    taken_by: Replica
+    __slots__ = ("cancelled", "request", "taken_by", "token", "urgent")
 
     def __init__(self, request: Any, *, urgent: bool = True) -> None:
         self.request = request

@@ -191,6 +191,11 @@ class Replicas:
         except Error as error:
             call.complete(None, error)
             return
+        self.submit_to(replica, call)
+
+    def submit_to(self, replica: Replica, call: Call) -> None:
+        """Submit a request to one of several replicas."""
+        call.taken_by = replica
         replica.submit(call)
         if replica.is_used_up():
             self._has_read_its_share = True
@@ -238,10 +243,8 @@ class Replicas:
         return None if replica is None else replica.try_get(key)
 
     def _cancel(self, call: Call) -> bool:
-        try:
-            return self._concerned(call.request).cancel(call)
-        except Error:  # it was refused for this, and waits nowhere
-            return False
+        """Forget a request, where it waits: its keys may belong to another range by now."""
+        return getattr(call, "taken_by", self._first).cancel(call)
 
     @property
     def failed(self) -> Error | None:

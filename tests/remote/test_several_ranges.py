@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from postroom.protocol.requests import REVISION
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
 from postroom.ranges.requests import CommitTransaction, Get, GetMany, Now, Protect, Unprotect
+from postroom.server.cluster.session_ranges import led_ranges
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.client_names import secret_of
@@ -147,6 +149,21 @@ def test_a_node_tells_which_ranges_it_leads_once_it_has_several(cut_store: Store
     client = new_client(alone, Sessions(alone.node))
     assert [each.leads for each in client.read() if isinstance(each, frames.Welcome)] == [[]]
     alone.db.close()
+
+
+def test_a_node_that_leads_two_thousand_ranges_tells_of_all() -> None:
+    descriptors = [RangeDescriptor(id_, b"%09d" % id_, b"%09d" % (id_ + 1)) for id_ in range(2000)]
+    replicas: Any = SimpleNamespace(hosted={
+        each.range_id: SimpleNamespace(replica=SimpleNamespace(
+            bounds=SimpleNamespace(descriptor=each), group=SimpleNamespace(is_leader=True)
+        ))
+        for each in descriptors
+    })  # fmt: skip
+    assert led_ranges(replicas) == descriptors
+    frame = frames.encode(frames.Welcome(1, 0, 1, 1, [], 100, REVISION, descriptors))
+    welcome = frames.from_node(frame)
+    assert isinstance(welcome, frames.Welcome)
+    assert welcome.leads == descriptors
 
 
 def test_a_request_that_names_its_range_is_served(cut_store: Store) -> None:

@@ -31,7 +31,16 @@ from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.protections import ReadPositions
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import CommitTransaction, Get, GetMany, Lock, Put, ReleaseLocks, Scan
+from postroom.ranges.requests import (
+    CommitTransaction,
+    Get,
+    GetMany,
+    Lock,
+    Now,
+    Put,
+    ReleaseLocks,
+    Scan,
+)
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.membership import HAND_OVER_SECONDS
@@ -225,6 +234,33 @@ def test_a_waiting_request_is_withdrawn_in_its_range(store: Store) -> None:
     assert store.node.replicas.sizes()["parked"] == 3
     assert all(store.node.replicas.cancel(call) for call in calls)
     assert store.node.replicas.sizes()["parked"] == 0
+
+
+def test_a_request_is_withdrawn_where_it_waits_though_its_key_has_moved(store: Store) -> None:
+    """It waits for its turn: those that stand in line are told when the bounds change."""
+    replicas = store.node.replicas
+    store.node.replicas.by_id(2).stop_serving()
+    call = Asked(Get(b"n"))
+    replicas.submit(call)
+    assert len(replicas.by_id(2).reads.without_lease) == 1
+    bound(store.node, 2, b"m", b"m\x00")
+    bound(store.node, 3, b"m\x00", None)
+    assert replicas.by_key(b"n") is replicas.by_id(3)
+    assert replicas.cancel(call)
+    assert not replicas.by_id(2).reads.without_lease
+    assert not call.answers
+
+
+def test_a_request_for_the_whole_store_is_withdrawn_in_the_range_that_was_named(
+    store: Store,
+) -> None:
+    replicas, call = store.node.replicas, Asked(Now())
+    replicas.by_id(2).stop_serving()
+    replicas.submit_to(replicas.by_id(2), call)
+    assert len(replicas.by_id(2).reads.without_lease) == 1
+    assert replicas.cancel(call)
+    assert not replicas.by_id(2).reads.without_lease
+    assert not call.answers
 
 
 def test_a_lease_of_any_range_changes_the_number_of_leases(store: Store) -> None:

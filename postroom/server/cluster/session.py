@@ -52,7 +52,6 @@ from postroom.limits import (
     FRAME_STEPS,
     REAPED_BYTES_MAX,
     REQUEST_STEPS,
-    WELCOME_STEPS,
 )
 from postroom.log_once import LogOnce
 from postroom.messaging.requests import ReapQueue
@@ -85,7 +84,7 @@ from postroom.server.cluster.session_parts import (
     too_many_protections,
     welcome_of,
 )
-from postroom.server.cluster.session_ranges import submit_to_range
+from postroom.server.cluster.session_ranges import submit_to_range, welcome_steps
 
 _log = logging.getLogger(__name__)
 
@@ -314,7 +313,7 @@ class Session:
 
     def welcome(self) -> None:
         """Send the leader and the addresses of the nodes."""
-        self._replicas.charge(WELCOME_STEPS)
+        self._replicas.charge(welcome_steps(self._replicas))
         self._answers.put(welcome_of(self._node, self._admission.limits.stream_requests_max))
 
     def _on_ask(self, ask: frames.Ask[Any], frame: bytes) -> None:

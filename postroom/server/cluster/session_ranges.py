@@ -14,7 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from postroom.limits import RANGES_TOLD_BYTES_MAX, RANGES_TOLD_MAX
+from postroom.limits import (
+    LED_RANGES_A_STEP,
+    LED_RANGES_TOLD_BYTES_MAX,
+    LED_RANGES_TOLD_MAX,
+    RANGES_TOLD_BYTES_MAX,
+    RANGES_TOLD_MAX,
+    WELCOME_STEPS,
+)
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Request, Scope
@@ -31,11 +38,17 @@ def led_ranges(replicas: Replicas) -> list[RangeDescriptor]:
     """Return the ranges that the node leads; none, while it has one range."""
     if not has_several_ranges(replicas):
         return []
-    return _few(
+    led = [
         hosted.replica.bounds.descriptor
         for hosted in replicas.hosted.values()
         if hosted.replica.group.is_leader
-    )
+    ]
+    return _few(led, LED_RANGES_TOLD_MAX, LED_RANGES_TOLD_BYTES_MAX)
+
+
+def welcome_steps(replicas: Replicas) -> int:
+    """Return the cost in steps of telling a client the nodes, and the ranges of this one."""
+    return WELCOME_STEPS + len(replicas.hosted) // LED_RANGES_A_STEP
 
 
 def concerned_ranges(replicas: Replicas, request: Request, named: int) -> list[RangeDescriptor]:
@@ -59,7 +72,7 @@ def submit_to_range(replicas: Replicas, call: Call, range_id: int, generation: i
     if hosted is None or hosted.replica.bounds.descriptor.generation != generation:
         call.complete(None, WrongRange())
     else:
-        hosted.replica.submit(call)
+        replicas.submit_to(hosted.replica, call)
 
 
 def _meets(descriptor: RangeDescriptor, concern: Concern) -> bool:
@@ -75,13 +88,17 @@ def _meets(descriptor: RangeDescriptor, concern: Concern) -> bool:
     return concern is Scope.WHOLE_STORE or descriptor.range_id == ROOT_ID
 
 
-def _few(descriptors: Iterable[RangeDescriptor]) -> list[RangeDescriptor]:
+def _few(
+    descriptors: Iterable[RangeDescriptor],
+    ranges_max: int = RANGES_TOLD_MAX,
+    bytes_max: int = RANGES_TOLD_BYTES_MAX,
+) -> list[RangeDescriptor]:
     """Return as many of the descriptors as may be told at a time."""
     found: list[RangeDescriptor] = []
     size = 0
     for each in descriptors:
         size += len(each.start) + len(each.end or b"")
-        if len(found) >= RANGES_TOLD_MAX or size > RANGES_TOLD_BYTES_MAX:
+        if len(found) >= ranges_max or size > bytes_max:
             break
         found.append(each)
     return found

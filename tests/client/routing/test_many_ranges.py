@@ -468,3 +468,19 @@ def test_the_half_of_a_range_inherits_its_locks() -> None:
     assert right.holdings
     world.ask(ReleaseLocks((1).to_bytes(16, "big")))
     assert not right.holdings
+
+
+def test_each_of_two_thousand_ranges_of_one_node_is_found() -> None:
+    starts = [b"", *(b"key/%04d" % number for number in range(1, 2000))]
+    ranges = [
+        RangeDescriptor(id_, start, end, 2)
+        for id_, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True), 1)
+    ]
+    world = World()
+    node = world.to("a:1")
+    node.leads(*ranges)
+    for start in starts[::-50]:
+        world.ask(Get(start))
+    asked = set(node.named.values())
+    assert asked == {(id_, 2) for id_ in range(2000, 0, -50)}
+    answer_all(node, VALUE)
