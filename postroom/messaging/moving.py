@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from postroom import limits
-from postroom.errors import Error, Invalid
+from postroom.errors import Error
 from postroom.kv import keys
 from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
 from postroom.messaging.inbox import Arrivals, Inboxes
@@ -46,8 +46,7 @@ from postroom.messaging.requests import (
     Moved,
 )
 from postroom.messaging.undelivered import DeadLetters
-from postroom.ranges.accounting import add_metrics, add_posted
-from postroom.ranges.checks import prefixes
+from postroom.ranges.accounting import add_metrics, add_posted, is_posted
 from postroom.ranges.contract import KeySet
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
@@ -269,11 +268,11 @@ class AddingUp:
 
     def _account(self, request: Accounting, update: DeferredUpdate) -> None:
         self.totals.updates.append(update)
-        prefix = b""
-        for prefix in prefixes(request.key):
+        sums = request.sums()
+        for prefix in sums:
             self._sum_up(self.totals.metrics, prefix, request.deltas)
-        if prefix:
-            self._sum_up(self.totals.posted, prefix, request.deltas)
+        if is_posted(request, sums):
+            self._sum_up(self.totals.posted, sums[-1], request.deltas)
         self.is_full = (
             self._bytes >= limits.EXPANSION_BYTES_MAX
             or self._metrics >= limits.EXPANSION_METRICS_MAX
@@ -422,12 +421,7 @@ class Execution:
         """Let updates for other ranges go out; return those for this one."""
         outgoing, own = self._outbox.outgoing, []
         for update in updates:
-            try:
-                goes_out = outgoing.update_goes_out(update.request)
-            except Invalid as error:  # its keys have come into several ranges since
-                self._failed(ctx, [update], error)
-                continue
-            if goes_out:
+            if outgoing.update_goes_out(update.request):
                 outgoing.store(ctx, update.id, update.entry())
                 self._forget(ctx, update)
             else:
@@ -435,11 +429,13 @@ class Execution:
         return own
 
     def receive(self, ctx: Evaluation, updates: list[tuple[bytes, Executable]]) -> None:
-        """Carry out updates that another range hands over, each with its id, or store them."""
-        ctx.count("received", len(updates))
+        """Carry out updates that another range hands over, each with its id, or store them.
+
+        Those that are stored are due in their order, whatever their ids are.
+        """
         left = [
-            DeferredUpdate(b"", id_, ctx.timestamp, *msgspec.structs.astuple(entry))
-            for id_, entry in updates
+            DeferredUpdate(b"", id_, ctx.timestamp + place, *msgspec.structs.astuple(entry))
+            for place, (id_, entry) in enumerate(updates)
         ]
         if self._outbox.is_empty(ctx):
             left = self._carry_out(ctx, left)
@@ -479,7 +475,7 @@ class Execution:
         for number, step in enumerate(adding.steps):
             if ctx.bytes + ctx.moved > full_at:
                 left = [update for step in adding.steps[number:] for update in step.updates]
-                return sorted(left, key=attrgetter("stored_at", "id"))
+                return sorted(left, key=attrgetter("stored_at", "due", "id"))
             self._try_step(ctx, step)
         return []
 

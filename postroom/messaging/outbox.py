@@ -396,7 +396,6 @@ class Outboxes:
 
         Raises:
             ValueTooLarge: it is an ``Accounting`` with too many prefixes or metrics.
-            Invalid: it concerns keys of several ranges.
             OutboxFull: it is for another range, and too much is on its way already.
         """
         update = request.request

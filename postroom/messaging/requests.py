@@ -219,7 +219,8 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The numbers of messages that a range has seen, by what became of them.
 
     Attributes:
-        enqueued: committed with a transaction; deliverable and executable together.
+        enqueued: committed with a transaction; deliverable and executable together. A further part
+            of an update over several ranges counts, too, where it is taken.
         delivered: reached their inbox, less those that left it to wait or as dead letters. Those
             may have reached it before a split, in another range: the number may be below zero.
         executed: carried out.

@@ -32,11 +32,16 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
         ValueTooLarge: it has too many prefixes or metrics.
     """
     check_accounting(request.key, request.deltas)
-    found = prefixes(request.key)
-    if found:
+    found = request.sums()
+    if is_posted(request, found):
         add_posted(ctx, found[-1], request.deltas)
     for prefix in found:
         add_metrics(ctx, prefix, request.deltas)
+
+
+def is_posted(request: Accounting, sums: list[bytes]) -> bool:
+    """Return whether the key itself, which is its own longest prefix, is among the ``sums``."""
+    return bool(sums) and (request.within is None or sums[-1] == prefixes(request.key)[-1])
 
 
 def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:

@@ -436,7 +436,7 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
         return True
 
 
-class Accounting(ConcernsKey, Write, frozen=True, tag="accounting"):
+class Accounting(ConcernsKey, Write, frozen=True, tag="accounting", repr_omit_defaults=True):
     """An update that adds deltas to metrics of ``key`` and of every prefix of it.
 
     Prefixes end at the separator ``/``.
@@ -444,6 +444,7 @@ class Accounting(ConcernsKey, Write, frozen=True, tag="accounting"):
     Attributes:
         key: up to 8 KiB.
         deltas: the numbers to add, by the names of the metrics.
+        within: for the store. It adds to the prefixes in this span of keys only; ``None``: to all.
     """
 
     answer: ClassVar = None
@@ -452,6 +453,15 @@ class Accounting(ConcernsKey, Write, frozen=True, tag="accounting"):
 
     key: Key
     deltas: dict[str, int]
+    within: tuple[Bound, Bound | None] | None = None
+
+    def sums(self) -> list[bytes]:
+        """Return the prefixes to whose sums it adds, in the order of their keys."""
+        found = prefixes(self.key)
+        if self.within is None:
+            return found
+        start, end = self.within
+        return [each for each in found if start <= each and (end is None or each < end)]
 
     def concerns(self) -> Concern:
         """Return the keys of the sums: the key and its prefixes."""

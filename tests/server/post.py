@@ -26,11 +26,23 @@ from postroom.messaging.requests import (
     ReapMessages,
 )
 from postroom.raft.interface import NetworkFaults
-from postroom.ranges.requests import Committed, CommitTransaction, Get, Increment
+from postroom.ranges.checks import prefixes
+from postroom.ranges.requests import (
+    Accounting,
+    Committed,
+    CommitTransaction,
+    DeleteRange,
+    Get,
+    Increment,
+    Put,
+    ReadAccounting,
+)
 from postroom.server.node import Node
 from tests.server.hosting import MEMBERS, ThreeNodes
 
-CUTS: Final = (b"k", b"p")
+CUTS: Final = (b"k", b"p/5")
+POSTED: Final = b"p/9/x"
+"""The key of additions, whose prefixes lie in two ranges."""
 KEYS: Final = (b"ad", b"db", b"kg", b"na", b"pd", b"tb")
 """The recipients: two in each range. All of them but the last one have the same lane."""
 _FAULTS: Final = (
@@ -59,6 +71,9 @@ class Post:
         self.sent: dict[bytes, list[bytes]] = defaultdict(list)
         self.seen: dict[bytes, list[bytes]] = defaultdict(list)
         self.added: Counter[bytes] = Counter()
+        self.posted = 0
+        self.written: dict[bytes, bytes] = {}
+        self._writes = seed % 2 == 0
         self._inboxes: dict[bytes, set[bytes]] = {}
         self._for_later: set[bytes] = set()
         self._numbers = 0
@@ -112,6 +127,22 @@ class Post:
         self.commit(range_id, *(EnqueueUpdate(Increment(key)) for key in targets))
         self.added.update(targets)
 
+    def post(self, range_id: int) -> None:
+        """Defer an addition to a key and its prefixes."""
+        self.commit(range_id, EnqueueUpdate(Accounting(POSTED, {"n": 1})))
+        self.posted += 1
+
+    def write(self, key: bytes) -> None:
+        """Have the first range defer a write of a key."""
+        value = b"%d" % self._numbers
+        self.commit(1, EnqueueUpdate(Put(key, value)))
+        self.written[key] = value
+
+    def delete(self, start: bytes, end: bytes) -> None:
+        """Have the first range defer the deletion of a span."""
+        self.commit(1, EnqueueUpdate(DeleteRange(start, end)))
+        self.written = {key: each for key, each in self.written.items() if not start <= key < end}
+
     def reap(self, key: bytes) -> None:
         """Consume everything in the inbox of a key."""
         self.look()
@@ -130,8 +161,9 @@ class Post:
     def play(self, steps: int) -> None:
         """Do random things, let everything arrive, and check it all."""
         acts = [
-            (8, self._send), (1, self._schedule), (4, self._add), (8, self._wait), (2, self._reap),
-            (3, self._move_lease), (1, self._crash), (2, self._open), (2, self._break_network),
+            (8, self._send), (1, self._schedule), (4, self._update), (8, self._wait),
+            (2, self._reap), (3, self._move_lease), (1, self._crash), (2, self._open),
+            (2, self._break_network),
         ]  # fmt: skip
         for _ in range(steps):
             (act,) = self.random.choices([act for _, act in acts], [each for each, _ in acts])
@@ -147,6 +179,16 @@ class Post:
         range_id = self.random.choice(self.three.range_ids)
         milliseconds = self.random.choice([50, 1000])
         self.send(range_id, self.random.choice(KEYS), milliseconds=milliseconds)
+
+    def _update(self) -> None:
+        if self.random.random() < 0.3:
+            self.post(self.random.choice(self.three.range_ids))
+        elif not self._writes:
+            self._add()
+        elif self.random.random() < 0.6:
+            self.write(self.random.choice(KEYS) + b"/written")
+        else:
+            self.delete(*sorted(self.random.sample([b"", *CUTS, *KEYS, b"\xff"], 2)))
 
     def _add(self) -> None:
         targets = [each + b"/sum" for each in self.random.choices(KEYS, k=2)]
@@ -195,6 +237,11 @@ class Post:
         for key, number in self.added.items():
             value = self.ask(_range_of(key), Get(key)).value
             assert int.from_bytes(value, "big") == number, f"{key!r} is {value!r}"
+        for key in (each + b"/written" for each in KEYS):
+            assert self.ask(_range_of(key), Get(key)).value == self.written.get(key), key
+        for prefix in prefixes(POSTED):
+            sums = self.ask(_range_of(prefix), ReadAccounting(prefix))
+            assert sums.get("n", 0) == self.posted, prefix
         every = [counters for _, counters, _ in self.states()]
         assert sum(each.received for each in every) == sum(each.handed for each in every)
 

@@ -29,7 +29,7 @@ from tests.server.post import KEYS, Post
 
 HERE, THERE = KEYS[0], KEYS[2]
 """A key of range 1, and one of range 2."""
-RANGE_2 = Recipient(2, b"k", b"p")
+RANGE_2 = Recipient(2, b"k", b"p/5")
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_an_answer_from_another_node_or_to_an_earlier_call_is_no_answer(post: Po
     node = post.three.nodes[1]
     node.calls.carry(RANGE_2, batch(), told.append)
     (number,) = node.calls._under_way
-    lie = CALL_FRAME + msgspec.msgpack.encode([2, number, [[b"k", b"p", b"\xff" * 28]], None, 0])
+    lie = CALL_FRAME + msgspec.msgpack.encode([2, number, [[b"k", None, b"\xff" * 28]], None, 0])
     old = CALL_FRAME + msgspec.msgpack.encode([2, number - 1, [], None, 0])
     node.calls.take(3, lie)
     node.calls.take(2, old)

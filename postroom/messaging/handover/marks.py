@@ -80,6 +80,19 @@ def raised(marks: Marks, start: bytes, end: bytes | None, position: bytes) -> Ma
     return _merged([*before, *inside, *after])
 
 
+def below(marks: Marks, position: bytes) -> list[tuple[bytes, bytes | None]]:
+    """Return the spans of the keys whose marks lie below a position, as few as possible."""
+    found: list[tuple[bytes, bytes | None]] = []
+    for piece in _without_gaps(marks, b"", None):
+        if piece.mark >= position:
+            continue
+        if found and found[-1][1] == piece.start:
+            found[-1] = (found[-1][0], piece.end)
+        else:
+            found.append((piece.start, piece.end))
+    return found
+
+
 def joined(left: Marks, right: Marks) -> Marks:
     """Return the marks of a range that takes over the keys of its right neighbour."""
     return _merged([*left, *right])

@@ -12,7 +12,8 @@ leaves when its receiver has answered that it has taken it (:mod:`.receiving`).
 A message never overtakes another one of its sender and key. A message for a key of the range is
 therefore delivered at once only if no outgoing entry is for that key. There may be such entries
 after the range has taken over the keys of a neighbour. Then later ones join them, and all are
-handed over to the range itself, which has a mark for them like any other receiver.
+handed over to the range itself, which has a mark for them like any other receiver. An update for
+keys here and elsewhere goes out, too, and its parts are handed over (:mod:`.parts`).
 
 These keys are counted in memory, from the beginning of a lease on. If very many entries were
 outgoing then, all entries join until those are gone. Updates are counted together, since an update
@@ -28,17 +29,16 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.errors import Invalid, shorten
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.counters import Conservation
+from postroom.messaging.handover.parts import first_key, has_keys, is_within, part_within
 from postroom.messaging.handover.positions import position_of
 from postroom.messaging.handover.pressure import check_room
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.ranges.bounds import Bounds
-from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.requests import Accounting, DeleteRange
+from postroom.ranges.requests import DeleteRange
 
 COUNTED_AT_ONCE: Final = 100_000
 """The number of outgoing entries whose keys are counted when a lease begins."""
@@ -125,24 +125,16 @@ class Outgoing:
         return self._uncounted > 0 or key in self._own
 
     def update_goes_out(self, update: Any) -> bool:
-        """Return whether an update goes out, and is not carried out here at once.
-
-        Raises:
-            Invalid: it concerns keys here and elsewhere, so that no range can carry it out.
-        """
+        """Return whether an update goes out, and is not carried out here at once."""
+        if not has_keys(update):
+            return False
         return not self._owns(update) or self._uncounted > 0 or UPDATES in self._own
 
     def _owns(self, update: Any) -> bool:
-        contains = self._bounds.contains
+        """Return whether the range contains all keys of an update."""
         if type(update) is DeleteRange:
-            if not self._bounds.contains_span(update.start, update.end):
-                raise _in_several_ranges(update.start)
-            return True
-        if type(update) is not Accounting:
-            return contains(update.key)
-        if not all(map(contains, prefixes(update.key))):
-            raise _in_several_ranges(update.key)
-        return True
+            return self._bounds.contains_span(update.start, update.end)
+        return is_within(update, self._bounds.start, self._bounds.end)
 
     def has_own_from(self, key: bytes) -> bool:
         """Return whether entries go out that are for keys of the range from ``key`` on."""
@@ -208,23 +200,13 @@ class Outgoing:
             del self._own[name]
 
     def _own_name(self, entry: Deliverable | Executable) -> bytes | None:
-        """Return the name under which an entry is counted; `None`: other ranges get it."""
-        key = key_of(entry)
-        if not self._bounds.contains(key):
-            return None
-        return key if isinstance(entry, Deliverable) else UPDATES
+        """Return the name under which an entry is counted; `None`: only other ranges get it."""
+        if isinstance(entry, Deliverable):
+            return entry.key if self._bounds.contains(entry.key) else None
+        is_own = part_within(entry.request, self._bounds.start, self._bounds.end) is not None
+        return UPDATES if is_own else None
 
 
 def key_of(entry: Deliverable | Executable) -> bytes:
-    """Return the key by which the range of an outgoing entry is found."""
-    if isinstance(entry, Deliverable):
-        return entry.key
-    request = entry.request
-    return request.start if isinstance(request, DeleteRange) else request.key
-
-
-def _in_several_ranges(key: bytes) -> Invalid:
-    return Invalid(
-        f"the keys of an update at {shorten(key)} lie in several ranges, so it cannot be deferred; "
-        "nothing happened: change them in the transaction itself"
-    )
+    """Return the first key of an outgoing entry."""
+    return entry.key if isinstance(entry, Deliverable) else first_key(entry.request)

@@ -18,10 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import msgspec
+
 from postroom.errors import Invalid, Unavailable
+from postroom.kv import keys
 from postroom.messaging.handover import marks
 from postroom.messaging.handover.marks import Marks, mark_of
 from postroom.messaging.handover.outgoing import key_of
+from postroom.messaging.handover.parts import first_key, is_within, new_parts, spans_of
 from postroom.messaging.handover.positions import WHEN_BYTES, id_in
 from postroom.messaging.handover.requests import DropHandedOver, HandOver
 from postroom.messaging.moving import Delivery, Execution
@@ -54,6 +58,7 @@ class HandedOver:
         wake: Callable[[list[object]], None],
     ) -> None:
         self._range_id = range_id
+        self._sender = keys.u64(range_id)
         self._bounds = bounds
         self._outboxes = outboxes
         self._delivery = delivery
@@ -83,16 +88,31 @@ class HandedOver:
         record = marks.record_key(self._range_id, request.channel)
         known = marks.decode(ctx.get(record))
         ctx.steps += len(entries)
-        new = sum(position > mark_of(known, key_of(entry)) for position, entry in entries)
-        if entries and new == len(entries):
+        if entries and all(_is_new(known, *entry) for entry in entries):
+            if request.channel.has_updates:
+                self._take_updates(ctx, request, known)
+            else:
+                self._delivery.receive(ctx, [(id_in(at), each) for at, each in request.messages])
             known = marks.raised(known, start, end, entries[-1][0])
             ctx.writes[record] = stored = marks.encode(known)
             ctx.grow(len(record) + len(stored))
-            if request.channel.has_updates:
-                self._execution.receive(ctx, [(id_in(at), each) for at, each in request.updates])
-            else:
-                self._delivery.receive(ctx, [(id_in(at), each) for at, each in request.messages])
         return marks.within(known, start, end)
+
+    def _take_updates(self, ctx: Evaluation, request: HandOver, known: Marks) -> None:
+        """Take updates, or those parts of them that are new; a further part gets an id here."""
+        updates: list[tuple[bytes, Executable]] = []
+        received = 0
+        for position, entry in request.updates:
+            for part in new_parts(entry.request, known, position):
+                id_ = id_in(position)
+                is_first = first_key(part) == key_of(entry) and position not in request.further
+                received += is_first
+                if not is_first:
+                    id_ = ctx.stamp + self._sender + ctx.next_ordinal()
+                updates.append((id_, msgspec.structs.replace(entry, request=part)))
+        ctx.count("received", received)
+        ctx.count("enqueued", len(updates) - received)
+        self._execution.receive(ctx, updates)
 
     def drop(self, ctx: Evaluation, request: DropHandedOver) -> int:
         """Evaluate ``DropHandedOver``."""
@@ -108,6 +128,18 @@ def _check_batch(
     if not all(before < after for (before, _), (after, _) in pairwise(entries)):
         raise Invalid("the positions of a batch do not rise; nothing was taken")
     for _, entry in entries:
-        key = key_of(entry)
-        if key < start or (end is not None and key >= end):
+        if not _is_inside(entry, start, end):
             raise Invalid("a batch has an entry whose key is not in its span; nothing was taken")
+
+
+def _is_inside(entry: Deliverable | Executable, start: bytes, end: bytes | None) -> bool:
+    if isinstance(entry, Deliverable):
+        return start <= entry.key and (end is None or entry.key < end)
+    return bool(spans_of(entry.request)) and is_within(entry.request, start, end)
+
+
+def _is_new(known: Marks, position: bytes, entry: Deliverable | Executable) -> bool:
+    """Return whether an entry, or a part of it, lies above the marks of its keys."""
+    if isinstance(entry, Deliverable):
+        return position > mark_of(known, entry.key)
+    return any(True for _ in new_parts(entry.request, known, position))

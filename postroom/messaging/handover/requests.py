@@ -30,7 +30,9 @@ class HandOver(ConcernsSpan, Maintenance, frozen=True, tag="hand_over"):
     Attributes:
         channel: the channel.
         start, end: the span of keys.
-        messages, updates: the entries, with their positions; one of the two is empty.
+        messages, updates: the entries, with their positions; one of the two is empty. An update has
+            no keys outside of the span.
+        further: the positions of further parts of updates (:mod:`.parts`).
     """
 
     answer: ClassVar = list[MarkedSpan]
@@ -42,6 +44,7 @@ class HandOver(ConcernsSpan, Maintenance, frozen=True, tag="hand_over"):
     end: Bound | None
     messages: Annotated[tuple[tuple[Position, Deliverable], ...], _AtOnce] = ()
     updates: Annotated[tuple[tuple[Position, Executable], ...], _AtOnce] = ()
+    further: Annotated[tuple[Position, ...], _AtOnce] = ()
 
 
 class DropHandedOver(ConcernsRange, Maintenance, frozen=True, tag="drop_handed_over"):

@@ -17,8 +17,13 @@ A destination keeps the positions of its first entries. If many more wait for it
 the outbox again later. A range that cannot be reached therefore holds up no other one, and takes no
 memory for what waits for it.
 
+An update over several ranges goes to the destination of each of them, in parts (:mod:`.parts`). It
+is deleted when all of them have taken their parts: when it waits for none of them.
+
+The batches under way are limited in bytes, and so is the memory that they take.
+
 Invariant: a batch begins with the first entry of its channel for the keys of its range, and has no
-gap. Entries are read in order, each goes to the destination of its key, and the destinations of a
+gap. Entries are read in order, each goes to the destinations of its keys, and the destinations of a
 channel do not overlap.
 """
 
@@ -27,7 +32,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
+
+import msgspec
 
 from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unavailable
 from postroom.kv import keys
@@ -35,7 +42,14 @@ from postroom.kv.engine import Reader
 from postroom.limits import HANDED_OVER_BYTES_MAX, HANDED_OVER_MAX
 from postroom.messaging.handover.channels import Channel, lane_of
 from postroom.messaging.handover.marks import Marks, mark_of
-from postroom.messaging.handover.outgoing import Outgoing, key_of
+from postroom.messaging.handover.outgoing import Outgoing
+from postroom.messaging.handover.parts import (
+    first_key,
+    is_simple,
+    new_parts,
+    part_within,
+    spans_of,
+)
 from postroom.messaging.handover.requests import DropHandedOver, HandOver
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.requests import Deliverable, Executable
@@ -48,10 +62,10 @@ KEPT: Final = 4096
 """The number of positions that a destination keeps."""
 ANSWER_SECONDS: Final = 5.0
 """The time after which a batch without an answer is sent again."""
+UNDER_WAY_BYTES: Final = 16 * 1024 * 1024
+"""The bytes under way after which no other batch leaves."""
 PAUSE_SECONDS_FIRST: Final = 0.05
 PAUSE_SECONDS_LAST: Final = 5.0
-
-Entry: TypeAlias = Deliverable | Executable
 
 
 @dataclass(eq=False)
@@ -63,6 +77,7 @@ class _Destination:
         waiting: the positions of the first entries, in order.
         unread: the engine key from which further ones are to be found again; empty: there are none.
         under_way: the batch that is under way; `None`: there is none.
+        size: the bytes of that batch.
         free_at: when the next batch may leave, or the one under way is given up.
         entries_max: the number of entries in the next batch, at most.
         pause: the pause after the next failure.
@@ -73,9 +88,22 @@ class _Destination:
     waiting: deque[bytes] = field(default_factory=deque)
     unread: bytes = b""
     under_way: HandOver | None = None
+    size: int = 0
     free_at: float = 0.0
     entries_max: int = field(default_factory=lambda: HANDED_OVER_MAX)
     pause: float = PAUSE_SECONDS_FIRST
+
+    def note_taken(self, taken: list[bytes]) -> None:
+        """Note that the range has taken the entries at positions."""
+        waiting, positions = self.waiting, set(taken)
+        while waiting and waiting[0] in positions:
+            positions.remove(waiting.popleft())
+        if positions:
+            self.waiting = deque(each for each in waiting if each not in positions)
+
+    def waits_for(self, key: bytes, position: bytes) -> bool:
+        """Return whether the entry at an engine key waits for the range."""
+        return position in self.waiting or (self.unread != b"" and key >= self.unread)
 
     def note_answer(self, answer: Marks | Exception, now: float) -> None:
         """Let the next batch leave; after a failure later, and smaller if that can help."""
@@ -153,14 +181,37 @@ class SendingService:
         for destination, batch, answer in answers:
             if destination.under_way is batch:
                 destination.note_answer(answer, self.monotonic())
-            if isinstance(answer, Exception):
-                continue
-            taken[batch.channel.has_updates] += [
-                position
-                for position, entry in batch.updates or batch.messages
-                if position <= mark_of(answer, key_of(entry))
-            ]
+            if not isinstance(answer, Exception):
+                taken[batch.channel.has_updates] += self._taken(destination, batch, answer)
         return taken
+
+    def _taken(self, destination: _Destination, batch: HandOver, known: Marks) -> list[bytes]:
+        """Return the positions of a batch whose entries are taken by all of their ranges."""
+        channel = batch.channel
+        if not channel.has_updates:
+            taken = [at for at, entry in batch.messages if at <= mark_of(known, entry.key)]
+            destination.note_taken(taken)
+            return taken
+        parts = [
+            (at, part.request)
+            for at, part in batch.updates
+            if not any(True for _ in new_parts(part.request, known, at))
+        ]
+        destination.note_taken([at for at, _ in parts])
+        return [at for at, part in parts if is_simple(part) or self._is_taken_by_all(channel, at)]
+
+    def _is_taken_by_all(self, channel: Channel, position: bytes) -> bool:
+        """Return whether all ranges that an update concerns have taken their parts of it."""
+        outgoing = self._outgoing(channel.has_updates)
+        key = outgoing.prefix + position
+        stored = self.stored.get(key)
+        if stored is None or key >= self._read_up_to[channel.has_updates]:
+            return False
+        for recipient in self._recipients(outgoing.decode(stored)):
+            destination = self._destinations.get((channel, recipient))
+            if destination is None or destination.waits_for(key, position):
+                return False
+        return True
 
     async def _drop(self, taken: dict[bool, list[bytes]]) -> None:
         """Delete entries that their receivers have taken."""
@@ -178,13 +229,17 @@ class SendingService:
         has_more = self._read(False) | self._read(True)
         now = self.monotonic()
         pause = 0.0 if has_more else self.poll_seconds
-        for destination in list(self._destinations.values()):
+        every = list(self._destinations.items())
+        size = sum(each.size for _, each in every if each.under_way and each.free_at > now)
+        for name, destination in every:
             if destination.free_at > now:
                 pause = min(pause, destination.free_at - now)
                 continue
-            batch = self._batch(destination)
+            batch = None if size >= UNDER_WAY_BYTES else self._batch(destination)
             if batch is None:
                 continue
+            size += destination.size
+            self._destinations[name] = self._destinations.pop(name)  # the others come first now
             destination.under_way = batch
             destination.free_at = now + ANSWER_SECONDS
             pause = min(pause, ANSWER_SECONDS)
@@ -205,8 +260,10 @@ class SendingService:
         if not destination.waiting and destination.unread:
             self._find_again(destination)
         channel, waiting = destination.channel, destination.waiting
+        start, end = destination.recipient.start, destination.recipient.end
         outgoing = self._outgoing(channel.has_updates)
         entries: list[tuple[bytes, Any]] = []
+        further: list[bytes] = []
         size = 0
         for position in list(waiting):
             stored = self.stored.get(outgoing.prefix + position)
@@ -217,13 +274,19 @@ class SendingService:
             is_full = len(entries) >= destination.entries_max or size > HANDED_OVER_BYTES_MAX
             if entries and is_full:
                 break
-            entries.append((position, outgoing.decode(stored)))
+            destination.size = size
+            entry = outgoing.decode(stored)
+            if channel.has_updates and not is_simple(entry.request):
+                part = part_within(entry.request, start, end)
+                if first_key(part) != first_key(entry.request):
+                    further.append(position)
+                entry = msgspec.structs.replace(entry, request=part)
+            entries.append((position, entry))
         if not entries:
             return None
-        _, start, end = destination.recipient
         batch = tuple(entries)
         if channel.has_updates:
-            return HandOver(channel, start, end, updates=batch)
+            return HandOver(channel, start, end, updates=batch, further=tuple(further))
         return HandOver(channel, start, end, messages=batch)
 
     # --- reading
@@ -233,30 +296,36 @@ class SendingService:
         outgoing = self._outgoing(are_updates)
         if not outgoing.number:
             return False
-        further = self._entries(are_updates, self._read_up_to[are_updates])
-        for number, (key, channel, recipient) in enumerate(further, 1):
-            destination = self._destinations.get((channel, recipient))
-            if destination is None:
-                destination = _Destination(channel, recipient)
-                self._destinations[channel, recipient] = destination
-            if destination.unread:
-                pass  # it is found again, in order
-            elif len(destination.waiting) < KEPT:
-                destination.waiting.append(key[len(outgoing.prefix) :])
-            else:
-                destination.unread = key
+        for number, (key, channel, recipients) in enumerate(
+            self._entries(are_updates, self._read_up_to[are_updates]), 1
+        ):
+            for recipient in recipients:
+                self._give(channel, recipient, key, key[len(outgoing.prefix) :])
             self._read_up_to[are_updates] = key + b"\x00"
             if number >= READ_AT_ONCE:
                 return True
         return False
+
+    def _give(self, channel: Channel, recipient: Recipient, key: bytes, position: bytes) -> None:
+        """Give an entry to a destination, or note that it is to be found again later."""
+        destination = self._destinations.get((channel, recipient))
+        if destination is None:
+            destination = _Destination(channel, recipient)
+            self._destinations[channel, recipient] = destination
+        if destination.unread:
+            pass  # it is found again, in order
+        elif len(destination.waiting) < KEPT:
+            destination.waiting.append(position)
+        else:
+            destination.unread = key
 
     def _find_again(self, destination: _Destination) -> None:
         """Find further entries of a destination, up to those that have been read."""
         are_updates = destination.channel.has_updates
         prefix, end = self._outgoing(are_updates).prefix, self._read_up_to[are_updates]
         begin, destination.unread = destination.unread, b""
-        for key, channel, recipient in self._entries(are_updates, begin, end):
-            if (channel, recipient) == (destination.channel, destination.recipient):
+        for key, channel, recipients in self._entries(are_updates, begin, end):
+            if channel == destination.channel and destination.recipient in recipients:
                 if len(destination.waiting) >= KEPT:
                     destination.unread = key
                     return
@@ -264,12 +333,24 @@ class SendingService:
 
     def _entries(
         self, are_updates: bool, begin: bytes, end: bytes = b""
-    ) -> Iterator[tuple[bytes, Channel, Recipient]]:
+    ) -> Iterator[tuple[bytes, Channel, list[Recipient]]]:
         """Iterate over the engine keys of entries, with their channels and their ranges."""
         outgoing = self._outgoing(are_updates)
         end = end or keys.after_prefix(outgoing.prefix)
         for raw, stored in self.stored.iterate(begin, end):
-            key = key_of(outgoing.decode(stored))
-            lane = 0 if are_updates else lane_of(key)
-            channel = Channel(self.range_id, are_updates, lane)
-            yield raw, channel, self.carrier.recipient_of(key)
+            entry = outgoing.decode(stored)
+            lane = 0 if are_updates else lane_of(entry.key)
+            yield raw, Channel(self.range_id, are_updates, lane), self._recipients(entry)
+
+    def _recipients(self, entry: Deliverable | Executable) -> list[Recipient]:
+        """Return the ranges that an entry is for, in the order of their keys."""
+        if isinstance(entry, Deliverable):
+            return [self.carrier.recipient_of(entry.key)]
+        found: dict[Recipient, None] = {}
+        for start, end in spans_of(entry.request):
+            at: bytes | None = start
+            while at is not None and (end is None or at < end):
+                recipient = self.carrier.recipient_of(at)
+                found[recipient] = None
+                at = recipient.end
+        return list(found)

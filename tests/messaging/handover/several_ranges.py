@@ -41,9 +41,19 @@ from postroom.messaging.requests import (
     InboxIndexEntry,
     ReapMessages,
 )
+from postroom.ranges.accounting import read_metrics
 from postroom.ranges.carrier import Recipient
+from postroom.ranges.checks import prefixes
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
-from postroom.ranges.requests import CommitTransaction, Get, Increment
+from postroom.ranges.requests import (
+    Accounting,
+    CommitTransaction,
+    DeleteRange,
+    Get,
+    Increment,
+    Put,
+    ReadAccounting,
+)
 from tests.messaging.one_range import Notice, OneRange
 
 Answered: TypeAlias = Callable[[Marks | Exception], None]
@@ -150,6 +160,8 @@ class Ranges:
         self.sent: dict[bytes, list[bytes]] = defaultdict(list)
         self.seen: dict[bytes, list[bytes]] = defaultdict(list)
         self.added: Counter[bytes] = Counter()
+        self.posted: Counter[bytes] = Counter()
+        self.written: dict[bytes, bytes] = {}
         self._for_later: set[bytes] = set()
         self._inboxes: dict[bytes, set[bytes]] = {}
         self._retired: list[Counters] = []
@@ -208,6 +220,24 @@ class Ranges:
         """Defer an increment of each key, in one transaction."""
         self.commit(member, *(EnqueueUpdate(Increment(key)) for key in targets))
         self.added.update(targets)
+
+    def post(self, member: Member, key: bytes) -> None:
+        """Defer an addition to a key and its prefixes."""
+        self.commit(member, EnqueueUpdate(Accounting(key, {"n": 1})))
+        self.posted[key] += 1
+
+    def write(self, key: bytes) -> None:
+        """Have the first range defer a write of a key."""
+        value = b"%d" % self._numbers
+        self.commit(self.members[0], EnqueueUpdate(Put(key, value)))
+        self.written[key] = value
+
+    def delete(self, start: bytes, end: bytes | None) -> None:
+        """Have the first range defer the deletion of a span."""
+        self.commit(self.members[0], EnqueueUpdate(DeleteRange(start, end)))
+        for key in list(self.written):
+            if start <= key and (end is None or key < end):
+                del self.written[key]
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass; what is due is delivered, or goes out."""
@@ -328,7 +358,22 @@ class Ranges:
         for key, number in self.added.items():
             found, _ = self.owner(key).store.ask(Get(key)).answers[0]
             assert int.from_bytes(found.value, "big") == number, f"{key!r} is {found}"
+        self._check_sums()
+        for key in WRITTEN:
+            found, _ = self.owner(key).store.ask(Get(key)).answers[0]
+            assert found.value == self.written.get(key), f"{key!r} is {found}"
         assert not any(member.counters().pending for member in self.members)
+
+    def _check_sums(self) -> None:
+        """Check the sums of all prefixes, and what was posted to each."""
+        sums = Counter[bytes]()
+        for key, number in self.posted.items():
+            sums.update(dict.fromkeys(prefixes(key), number))
+        for prefix, number in sums.items():
+            store = self.owner(prefix).store
+            assert store.ask(ReadAccounting(prefix)).answers[0][0] == {"n": number}, prefix
+            posted = read_metrics(store.engine.get(keys.posted_key(prefix)))
+            assert posted.get("n", 0) == self.posted[prefix], prefix
 
 
 def _all_marks(member: Member) -> list[tuple[bytes, Marks]]:
@@ -348,7 +393,10 @@ def _put(member: Member, place: bytes, known: Marks) -> None:
 
 KEYS: Final = (b"ad", b"db", b"kg", b"na", b"pd", b"tb")
 """The recipients. All of them but the last one have the same lane."""
-CUTS: Final = (b"d", b"k", b"n", b"p", b"t")
+CUTS: Final = (b"d", b"k", b"n", b"p", b"t", b"t/5")
+POSTED: Final = (b"a/1", b"t/3/1", b"t/9/1")
+"""The keys of additions: the prefixes of the last one may lie in two ranges."""
+WRITTEN: Final = tuple(key + b"/written" for key in KEYS)
 
 
 class Story:
@@ -362,12 +410,13 @@ class Story:
     def __init__(self, seed: int, ranges: int = 2) -> None:
         self.random = random.Random(seed)
         self.ranges = Ranges(*((b"n",) if ranges == 2 else (b"k", b"p")))
+        self._writes = seed % 3 == 0
         self._old: list[tuple[Channel, list[tuple[bytes, Any]]]] = []
 
     def play(self, steps: int) -> None:
         """Do random things, then let everything arrive, and check it all."""
         acts: list[tuple[int, Callable[[], None]]] = [
-            (6, self._send), (1, self._schedule), (3, self._add), (8, self._step),
+            (6, self._send), (1, self._schedule), (3, self._update), (8, self._step),
             (8, self._deliver), (8, self._answer),
             (2, self._lose), (2, self._reap), (2, self._sleep), (2, self._split),
             (3, self._take_over), (2, self._be_deposed), (3, self._send_what_was_believed),
@@ -391,6 +440,17 @@ class Story:
     def _schedule(self) -> None:
         milliseconds = self.random.choice([50, 3000])
         self.ranges.send(self._member(), self.random.choice(KEYS), milliseconds=milliseconds)
+
+    def _update(self) -> None:
+        if self.random.random() < 0.3:
+            self.ranges.post(self._member(), self.random.choice(POSTED))
+        elif not self._writes:
+            self._add()
+        elif self.random.random() < 0.6:
+            self.ranges.write(self.random.choice(WRITTEN))
+        else:
+            start, end = sorted(self.random.sample([b"", *CUTS, *WRITTEN, b"\xff"], 2))
+            self.ranges.delete(start, end)
 
     def _add(self) -> None:
         targets = [each + b"/sum" for each in self.random.choices(KEYS, k=2)]

@@ -158,13 +158,182 @@ def test_a_drain_waits_for_messages_that_are_on_their_way(ranges: Ranges) -> Non
     assert first.store.messaging.first_due(first.store.engine) == 0
 
 
-@pytest.mark.parametrize("update", [DeleteRange(b"a", b"z"), Accounting(b"a/z", {"n": 1})])
-def test_an_update_of_several_ranges_is_refused(ranges: Ranges, update: Any) -> None:
+# --- updates of several ranges -------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut_at_metrics() -> Iterator[Ranges]:
+    """Return two ranges; the second one begins among the prefixes of ``a/n/1``."""
+    made = Ranges(b"a/n")
+    yield made
+    made.close()
+
+
+def test_ranges_carry_out_the_parts_of_an_update_for_their_keys(cut_at_metrics: Ranges) -> None:
+    first, second = cut_at_metrics.members
+    cut_at_metrics.post(first, b"a/n/1")
+    for key in (b"a/a/written", b"a/z/written"):
+        cut_at_metrics.commit(cut_at_metrics.owner(key), Put(key, b"1"))
+    cut_at_metrics.commit(first, EnqueueUpdate(DeleteRange(b"a", b"b")))
+    assert first.counters().outgoing_updates == 2
+    for _ in range(2):
+        first.step()
+        deliver_all(cut_at_metrics)
+    assert (first.counters().enqueued, first.counters().handed) == (2, 2)
+    assert (first.counters().received, first.counters().executed) == (2, 2)
+    assert (second.counters().enqueued, second.counters().executed) == (2, 2)
+    for key in (b"a/a/written", b"a/z/written"):
+        assert outcome(cut_at_metrics.owner(key), Get(key)).value is None
+    cut_at_metrics.check_end()
+
+
+def test_an_update_stays_until_all_ranges_have_taken_their_parts(cut_at_metrics: Ranges) -> None:
+    first, second = cut_at_metrics.members
+    network = cut_at_metrics.network
+    cut_at_metrics.post(first, b"a/n/1")
+    first.step()
+    own = next(number for number, each in enumerate(network.batches) if each[0] == 1)
+    network.deliver(own)
+    answered, *told = network.answers.pop()
+    answered(*told)
+    network.batches.clear()  # the other part is lost
+    for _ in range(3):
+        first.step()
+    assert first.counters().outgoing_updates == 1
+    assert network.batches == []
+    first.lead_anew()
+    first.step()
+    deliver_all(cut_at_metrics)
+    first.step()
+    assert (first.counters().outgoing_updates, first.counters().handed) == (0, 1)
+    assert (first.counters().executed, second.counters().executed) == (1, 1)
+    cut_at_metrics.check_end()
+
+
+def deliver_to(ranges: Ranges, range_id: int) -> None:
+    """Let the batches for a range arrive, and their answers; the others are lost."""
+    network = ranges.network
+    network.batches = [each for each in network.batches if each[0] == range_id]
+    deliver_all(ranges)
+
+
+def test_an_update_stays_while_it_is_found_again_for_one_of_its_ranges(
+    cut_at_metrics: Ranges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "KEPT", 1)
+    first, second = cut_at_metrics.members
+    for _ in range(3):
+        cut_at_metrics.post(first, b"a/n/1")
+    for _ in range(6):
+        first.step()
+        deliver_to(cut_at_metrics, 1)
+    assert (first.counters().executed, second.counters().executed) == (3, 0)
+    assert first.counters().outgoing_updates == 3
+    first.store.seconds += sending.ANSWER_SECONDS + 1
+    for _ in range(9):
+        first.step()
+        deliver_all(cut_at_metrics)
+    cut_at_metrics.check_end()
+
+
+def test_an_update_that_is_answered_before_it_is_read_again_stays(
+    cut_at_metrics: Ranges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = cut_at_metrics.members
+    for _ in range(2):
+        cut_at_metrics.post(first, b"a/n/1")
+    first.step()
+    network = cut_at_metrics.network
+    network.deliver(next(number for number, each in enumerate(network.batches) if each[0] == 1))
+    network.batches.clear()
+    monkeypatch.setattr(sending, "READ_AT_ONCE", 1)
+    network.version += 1
+    first.step()
+    network.batches.clear()
+    deliver_all(cut_at_metrics)  # the answer from before
+    first.step()
+    assert first.counters().outgoing_updates == 2
+    first.store.seconds += sending.ANSWER_SECONDS + 1
+    for _ in range(9):
+        first.step()
+        deliver_all(cut_at_metrics)
+    cut_at_metrics.check_end()
+
+
+def test_two_parts_of_an_update_may_die_in_one_range(ranges: Ranges) -> None:
+    _, second = ranges.members
+    ranges.commit(second, EnqueueUpdate(Accounting(b"p/q", {"n": limits.INTEGER_MAX})))
+    position, _ = message(THERE, 5)
+    for span in ((b"n", b"p/a"), (b"p/a", None)):
+        part = Executable(Accounting(b"p/q", {"n": 1}, span), bytes(16), b"")
+        entries = ((position, part),)
+        outcome(second, HandOver(Channel(7, True, 0), *span, (), entries, (position,)))
+    assert second.counters().dead_letters == len(outcome(second, ListDeadLetters(10))) == 2
+
+
+def test_a_part_that_cannot_succeed_dies_alone_and_is_replayed_alone(
+    cut_at_metrics: Ranges,
+) -> None:
+    first, second = cut_at_metrics.members
+    full = Accounting(b"a/n", {"n": limits.INTEGER_MAX}, (b"a/n", None))
+    cut_at_metrics.commit(second, EnqueueUpdate(full))
+    cut_at_metrics.post(first, b"a/n/1")
+    first.step()
+    deliver_all(cut_at_metrics)
+    first.step()
+    (letter,) = outcome(second, ListDeadLetters(10))
+    assert letter.record.update.request.sums() == [b"a/n", b"a/n/1"]
+    assert (second.counters().dead, first.counters().executed) == (1, 1)
+    less = Accounting(b"a/n", {"n": -limits.INTEGER_MAX}, (b"a/n", None))
+    cut_at_metrics.commit(second, EnqueueUpdate(less))
+    cut_at_metrics.commit(second, ReplayDeadLetters([letter.id]))
+    cut_at_metrics.pass_time(1.0)
+    cut_at_metrics.check_end()
+
+
+@pytest.mark.parametrize("update", [DeleteRange(b"z", b"b"), Accounting(b"/", {"n": 1})])
+def test_an_update_without_keys_goes_nowhere(cut_at_metrics: Ranges, update: Any) -> None:
+    first, _ = cut_at_metrics.members
+    cut_at_metrics.post(first, b"a/n/1")
+    cut_at_metrics.commit(first, EnqueueUpdate(update))
+    assert (first.counters().executed, first.counters().outgoing_updates) == (1, 1)
+
+
+def test_received_updates_that_have_to_wait_keep_their_order(cut_at_metrics: Ranges) -> None:
+    first, second = cut_at_metrics.members
+    cut_at_metrics.commit(second, EnqueueUpdate(Increment(b"b"), times.after(5000)))
+    cut_at_metrics.commit(first, EnqueueUpdate(DeleteRange(b"a", b"z")))
+    cut_at_metrics.commit(first, EnqueueUpdate(Put(b"b/written", b"1")))
+    first.step()
+    deliver_all(cut_at_metrics)
+    assert second.counters().pending_updates == 3
+    cut_at_metrics.pass_time(1.0)
+    assert second.counters().executed == 2
+    assert outcome(second, Get(b"b/written")).value == b"1"
+
+
+def test_a_deletion_that_goes_on_in_another_range_spares_what_was_written_since(
+    ranges: Ranges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 2)
     first, _ = ranges.members
-    first.end_at(b"a/n")
-    with pytest.raises(Invalid, match="several ranges"):
-        ranges.commit(first, EnqueueUpdate(update))
-    assert first.counters().enqueued == 0
+    for number in range(8):
+        ranges.commit(first, Put(b"a%d" % number, b"old"))
+    ranges.commit(first, EnqueueUpdate(DeleteRange(b"a", b"b")))
+    assert first.counters().pending_updates == 1
+    ranges.split(first, b"a4")
+    right = ranges.owner(b"a7")
+    ranges.commit(right, Put(b"a7", b"new"))
+    for _ in range(8):
+        ranges.pass_time(0.1)
+        first.step()
+        deliver_all(ranges)
+    left = {
+        number: outcome(ranges.owner(b"a%d" % number), Get(b"a%d" % number)).value
+        for number in range(8)
+    }
+    assert {number for number, value in left.items() if value is not None} == {7}
+    assert left[7] == b"new"
 
 
 def test_a_full_outbox_refuses_what_would_add_to_it_and_nothing_else(
@@ -332,6 +501,10 @@ def test_a_batch_is_checked(ranges: Ranges) -> None:
         outcome(second, batch(message(THERE, 6), message(THERE, 5)))
     with pytest.raises(Invalid, match="not in its span"):
         outcome(second, batch(message(HERE, 5)))
+    for update in (DeleteRange(b"m", b"o"), DeleteRange(b"o", None), Increment(HERE)):
+        entries = ((message(THERE, 5)[0], Executable(update, bytes(16), b"")),)
+        with pytest.raises(Invalid, match="not in its span"):
+            outcome(second, HandOver(Channel(7, True, 0), b"n", b"p", (), entries))
     assert second.counters().received == 0
 
 
@@ -387,6 +560,28 @@ def test_a_batch_is_as_large_as_its_limit_of_bytes(
         deliver_all(ranges)
         first.step()
     ranges.check_end()
+
+
+def test_the_bytes_under_way_are_limited_and_destinations_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "UNDER_WAY_BYTES", 1)
+    ranges = Ranges(b"k", b"p")
+    first, *_ = ranges.members
+    ranges.send(first, b"kg", b"pd")
+    reached: list[int] = []
+    for _ in range(8):
+        first.step()
+        assert len(ranges.network.batches) <= 1
+        reached += [range_id for range_id, *_ in ranges.network.batches]
+        ranges.send(first, b"kg", b"pd")
+        deliver_all(ranges)
+    assert reached[:4] == [2, 3, 2, 3]
+    for _ in range(10):
+        first.step()
+        deliver_all(ranges)
+    ranges.check_end()
+    ranges.close()
 
 
 def test_a_batch_without_an_answer_is_sent_again(ranges: Ranges) -> None:

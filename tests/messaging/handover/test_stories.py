@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import pytest
 
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
-from postroom.messaging.handover import marks, outgoing
+from postroom.messaging.handover import marks, outgoing, parts, receiving
 from postroom.messaging.handover.marks import MarkedSpan, Marks
 from postroom.messaging.handover.outgoing import Outgoing
 from postroom.messaging.handover.receiving import HandedOver
@@ -100,6 +100,27 @@ def a_message_passes_outgoing_ones_for_its_key(patch: Patch) -> None:
     patch.setattr(Outgoing, "joins", lambda *_: False)
 
 
+def an_update_leaves_with_its_first_part(patch: Patch) -> None:
+    patch.setattr(SendingService, "_is_taken_by_all", lambda *_: True)
+
+
+def a_range_takes_all_parts_again_if_one_is_new(patch: Patch) -> None:
+    def whole(update: Any, known: Marks, position: bytes) -> Iterator[Any]:
+        yield from [update] * any(True for _ in parts.new_parts(update, known, position))
+
+    patch.setattr(receiving, "new_parts", whole)
+
+
+def further_parts_count_as_received(patch: Patch) -> None:
+    patch.setattr(receiving, "first_key", lambda _: b"")
+    patch.setattr(receiving, "key_of", lambda _: b"")
+    patch.setattr(HandOver, "further", property(lambda _: ()))
+
+
+def an_update_passes_outgoing_parts_for_its_keys(patch: Patch) -> None:
+    patch.setattr(Outgoing, "update_goes_out", lambda self, update: not self._owns(update))
+
+
 BROKEN: Final = [
     no_marks,
     marks_are_forgotten_by_the_right_half,
@@ -110,6 +131,10 @@ BROKEN: Final = [
     positions_step_back,
     a_range_hands_over_to_itself_without_marks,
     a_message_passes_outgoing_ones_for_its_key,
+    an_update_leaves_with_its_first_part,
+    a_range_takes_all_parts_again_if_one_is_new,
+    further_parts_count_as_received,
+    an_update_passes_outgoing_parts_for_its_keys,
 ]
 
 
