@@ -1,8 +1,8 @@
 """Transactions over several ranges, when a range splits: those that are under way end first.
 
-A prepared record may concern keys of both halves, and the COMMIT record of a transaction goes with
-its anchor, while the list of those that must hear of it stays. All of this lasts for a moment only.
-A split therefore waits until nothing of it concerns the right half.
+A prepared record may concern keys of both halves. The COMMIT record of a transaction goes with its
+anchor, while the list of those that must hear of it stays. All of this lasts for a moment only. A
+split therefore waits until nothing of it concerns the right half.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Pushes:
         return Standing(is_pending=True)
 
 
-class _Question:
+class _Inquiry:
     """The pushes of one intent.
 
     Attributes:
@@ -134,12 +134,12 @@ class Pusher:
         self._wake = wake
         self._end = end
         self._refuse = refuse
-        self._questions: dict[Intent, _Question] = {}
-        self._answers: list[tuple[Intent, _Question, Any]] = []
+        self._inquiries: dict[Intent, _Inquiry] = {}
+        self._answers: list[tuple[Intent, _Inquiry, Any]] = []
 
     def restart(self) -> None:
         """Begin under a new lease, or end with the old one."""
-        self._questions.clear()
+        self._inquiries.clear()
         self._answers.clear()
 
     def step(self) -> float:
@@ -159,57 +159,57 @@ class Pusher:
 
     def _ask(self, intent: Intent, now: float) -> float:
         """Ask after an intent, if it is time; return when it will be."""
-        question = self._questions.get(intent)
-        if question is None:
-            question = self._questions[intent] = _Question()
+        inquiry = self._inquiries.get(intent)
+        if inquiry is None:
+            inquiry = self._inquiries[intent] = _Inquiry()
         above = max((met.at for met in intent.waiting.values() if met.at < AT_THE_END), default=0)
         ages = [met.age for met in intent.waiting.values() if met.age != NO_AGE]
         age = min(ages, default=NO_AGE)
-        is_new = above > question.above or age not in (NO_AGE, question.age)
-        if not question.ends and (question.ask_at <= now or is_new):
-            question.above, question.age = above, age
-            question.ask_at = now + PAUSE_SECONDS_LAST
+        is_new = above > inquiry.above or age not in (NO_AGE, inquiry.age)
+        if not inquiry.ends and (inquiry.ask_at <= now or is_new):
+            inquiry.above, inquiry.age = above, age
+            inquiry.ask_at = now + PAUSE_SECONDS_LAST
             request = Push(intent.anchor, intent.transaction_id, intent.ballot, above, *age)
-            answered = partial(self._answered, intent, question)
+            answered = partial(self._answered, intent, inquiry)
             self._carrier.carry(self._carrier.recipient_of(intent.anchor), request, answered)
-        return max(question.ask_at - now, 0.0) or PAUSE_SECONDS_FIRST
+        return max(inquiry.ask_at - now, 0.0) or PAUSE_SECONDS_FIRST
 
-    def _answered(self, intent: Intent, question: _Question, answer: Any) -> None:
-        self._answers.append((intent, question, answer))
+    def _answered(self, intent: Intent, inquiry: _Inquiry, answer: Any) -> None:
+        self._answers.append((intent, inquiry, answer))
         self._wake()
 
     def _take_answers(self) -> None:
         answers, self._answers = self._answers, []
-        for intent, question, answer in answers:
-            if self._questions.get(intent) is not question or question.ends:
+        for intent, inquiry, answer in answers:
+            if self._inquiries.get(intent) is not inquiry or inquiry.ends:
                 continue
             if not isinstance(answer, Standing):
-                self._pause(question)
+                self._pause(inquiry)
             elif answer.is_pending:
-                self._pause(question)
-                self._intents.raised(intent, question.above + 1)
+                self._pause(inquiry)
+                self._intents.raised(intent, inquiry.above + 1)
             else:
-                question.ends = True
+                inquiry.ends = True
                 is_its = intent.timestamp <= answer.timestamp
                 self._end(intent, answer.timestamp if is_its else 0)
 
-    def _pause(self, question: _Question) -> None:
-        question.ask_at = self._monotonic() + question.pause
-        question.pause = min(2 * question.pause, PAUSE_SECONDS_LAST)
+    def _pause(self, inquiry: _Inquiry) -> None:
+        inquiry.ask_at = self._monotonic() + inquiry.pause
+        inquiry.pause = min(2 * inquiry.pause, PAUSE_SECONDS_LAST)
 
     def ended(self, intent: Intent, error: BaseException | None) -> None:
         """Hear that the end of an intent is applied, or was refused."""
-        question = self._questions.get(intent)
-        if error is not None and question is not None:
-            question.ends = False
-            self._pause(question)
+        inquiry = self._inquiries.get(intent)
+        if error is not None and inquiry is not None:
+            inquiry.ends = False
+            self._pause(inquiry)
 
     def _forget_ended(self) -> None:
         known = self._intents.by_transaction
         for intent in [
-            each for each in self._questions if known.get(each.transaction_id) is not each
+            each for each in self._inquiries if known.get(each.transaction_id) is not each
         ]:
-            del self._questions[intent]
+            del self._inquiries[intent]
 
     def _refuse_late(self, intent: Intent, now: float) -> None:
         late = [

@@ -6,8 +6,8 @@
     03 range 0A <anchor> transaction  the spans that may not have heard of it
 
 Both are written with the commit. The second one goes when all ranges have heard. Only then is the
-COMMIT record listed as garbage: it stays at least as long as that of a commit in one range, and as
-long as anybody may ask for it.
+COMMIT record listed as garbage. It therefore stays as long as anybody may ask for it, and then as
+long as that of a commit in one range.
 """
 
 from __future__ import annotations

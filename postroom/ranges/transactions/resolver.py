@@ -76,7 +76,7 @@ class _Telling:
         self.spans: dict[Span, float] = dict.fromkeys(commit.spans, 0.0)
 
 
-class _Upkeep(Call):
+class _Forgetting(Call):
     """A request of the resolver to its own range."""
 
     __slots__ = ("_ended",)
@@ -231,7 +231,9 @@ class Resolver:
             return self._forgets_at - now
         names = list(self._heard)[:FORGOTTEN_AT_ONCE]
         self._forgets = True
-        self._submit(_Upkeep(ForgetCommits(names), partial(self._forgotten, names), urgent=False))
+        self._submit(
+            _Forgetting(ForgetCommits(names), partial(self._forgotten, names), urgent=False)
+        )
         return IDLE_SECONDS
 
     def _forgotten(self, names: list[bytes], error: BaseException | None) -> None:

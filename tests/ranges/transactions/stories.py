@@ -38,7 +38,7 @@ Steps = Generator[Any, Any, None]
 
 
 class Wrong(AssertionError):
-    """Something that must not happen has happened."""
+    """An error: a story has an end that it must not have."""
 
 
 @dataclass(eq=False)

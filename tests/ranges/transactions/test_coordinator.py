@@ -107,7 +107,7 @@ def test_a_commit_record_stays_until_all_ranges_have_heard(store: Several) -> No
     first = store.members[0]
     record = keys.transaction_key(A, asked.request.transaction_id)
     assert answer_of(asked)
-    store.network.packets.clear()  # nobody hears of it
+    store.network.packets.clear()  # range 2 does not hear of it
     first.pass_time(100.0)
     later = first.clock.now() + 1000 * SECOND
     first.ask(CollectGarbage(later, 1000), urgent=False)
@@ -170,7 +170,7 @@ def test_write_skew_over_two_ranges_is_refused(store: Several) -> None:
     assert store.records() == 0
 
 
-# --- who dies when: the client
+# --- the client dies
 
 
 def test_a_commit_that_is_sent_again_happens_once(store: Several) -> None:
@@ -187,7 +187,7 @@ def test_a_commit_that_is_sent_again_happens_once(store: Several) -> None:
     assert int.from_bytes(store.value(B) or b"", "big") == 1
 
 
-# --- who dies when: the coordinator
+# --- the coordinator dies
 
 
 def test_a_coordinator_that_dies_before_it_asks_leaves_nothing(store: Several) -> None:
@@ -199,7 +199,7 @@ def test_a_coordinator_that_dies_before_it_asks_leaves_nothing(store: Several) -
     assert store.records() == 0
 
 
-def test_what_a_dead_coordinator_has_prepared_is_found_dead(store: Several) -> None:
+def test_records_of_a_dead_coordinator_are_found_dead(store: Several) -> None:
     asked = store.commit(Put(A, b"1"), Put(B, b"2"))
     store.step()
     store.deliver_requests(Prepare)
@@ -271,7 +271,7 @@ def test_a_reader_that_meets_a_commit_resolves_it(store: Several) -> None:
     assert store.records() == 0
 
 
-# --- who dies when: a participant, and the network
+# --- a participant dies, or the network
 
 
 def test_a_participant_that_dies_keeps_what_it_has_prepared(store: Several) -> None:
