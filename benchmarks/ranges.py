@@ -1,7 +1,7 @@
 """Ranges that split: what a split, many ranges and the loss of their leader cost, on three nodes.
 
-Keys and inboxes of the range with the number 7 begin with ``7/``, as two digits in base 36 or more.
-A transaction has all of its keys in one range.
+Keys and inboxes of the range with the number 7 begin with ``0007/``. A transaction has all of its
+keys in one range.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _resident_mib(pid: int) -> float:
 
 @benchmark("3 nodes, 300 ranges: all serve after kill -9 of their leader", "s", 5.0, at_most=True)
 def failover_of_many(settings: Settings) -> Measured:
-    """Measure the time from ``kill -9`` of the node that leads all ranges until each takes a write."""
+    """Measure the time from ``kill -9`` of the node that leads all until each takes a write."""
     ranges = _few(settings, 300)
 
     async def measure(nodes: Nodes, db: postroom.aio.Database) -> Measured:
