@@ -6,9 +6,9 @@
     (one thread, one transaction            ├─ ...                          ├─▶ one turn,
      under way each, next range by turns)   └─ range 100 replica, group   ─┘    one record
 
-A node has one range, and the others are put together here, from the same parts. Each of them holds
-its share of the keys. With many groups a turn has about as many proposals as there are
-transactions, instead of one. The work for a proposal is then done for each transaction.
+The ranges are made by splits. Each of them has its share of the keys, and its services. With many
+groups a turn has about as many proposals as there are transactions, instead of one. The work for a
+proposal is then done for each transaction.
 """
 
 from __future__ import annotations
@@ -17,92 +17,51 @@ import random  # noqa: TID251 - makes an instance, seeded
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from benchmarks.harness import Measured, Settings, benchmark
 from benchmarks.transactions import VALUE, _names
 from postroom.kv.clock import SystemClock
-from postroom.kv.engine import BlockDamaged
 from postroom.kv.storage import Storage
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.raft.interface import NoPeers
 from postroom.ranges.calls import Call
-from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
-from postroom.ranges.replica import Replica, take_turn
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
-from postroom.server.assembly import NodeOptions, assemble_range
+from postroom.ranges.split.requests import NewRangeId, PrepareSplit
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
 from postroom.server.opening import open_storage
-from postroom.server.replicas import Replicas
 
 IN_FLIGHT: Final = 64
 ROUNDS: Final = 5
 SERVING_SECONDS_MAX: Final = 60.0
-"""The time until each range must have its lease."""
+"""The time until a range must have begun, and all must have their leases."""
 
 
-class _Host:
-    """The host of one more replica: its messages are not delivered later, and no services run."""
+class _Asked(Call):
+    """A request of this benchmark itself, and its answer."""
 
-    def __init__(self, node: Node, wants_turn: Callable[[], None]) -> None:
-        self._wants_turn = wants_turn
-        self.lease_seconds = node.lease_seconds
-        self.monotonic = node.monotonic
-        self.values_bytes = node.values_bytes
+    __slots__ = ("answer", "done")
 
-    def may_rest(self) -> bool:
-        return False
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.done = False
 
-    def on_serving(self, serves: bool) -> None:
-        """Ignore the news: there is no listener."""
-
-    def wake(self, *, urgent: bool) -> None:
-        """Note that this replica is to have its part of the next turn of the loop below."""
-        self._wants_turn()
-
-    def on_damage(self, error: BlockDamaged) -> bool:
-        return False
-
-
-class _ManyReplicas(Replicas):
-    """The replicas of the node: those that want one have their part of a turn."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__(node.monotonic)
-        self.add(node.root)
-        self.all = [node.root.replica]
-        self.awake: dict[int, Replica] = {1: node.root.replica}
-        self.evaluate = self._evaluate_all
-
-    def wants_turn_of(self, range_id: int) -> None:
-        self.awake[range_id] = self.all[range_id - 1]
-
-    def _evaluate_all(self) -> None:
-        awake, self.awake = self.awake, {1: self.all[0]}
-        take_turn(awake.values())
-
-
-def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -> Replica:
-    """Return the replica of one more range of ``node``, with all that a range can do."""
-    descriptor = {descriptor_key(range_id): encode_descriptor(RangeDescriptor(range_id))}
-    node.engine.write(descriptor, sync=True)
-    host = _Host(node, partial(replicas.wants_turn_of, range_id))
-    replica = assemble_range(range_id, node, host, stored).replica
-    replica.group = node.consensus.create(range_id, (node.node_id,), replica.state)
-    replica.group.on_leadership = replica.on_leadership
-    return replica
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        self.answer, self.done = result, True
 
 
 class _Client(Call):
     """The client of one transaction after the other, each in the next range: a read, a commit."""
 
-    __slots__ = ("_name", "_node", "_number", "_ranges", "committed", "failed")
+    __slots__ = ("_groups", "_name", "_node", "_number", "committed", "failed")
 
-    def __init__(self, node: Node, ranges: list[Replica], number: int) -> None:
+    def __init__(self, node: Node, groups: int, number: int) -> None:
         super().__init__(None)
         self._node = node
-        self._ranges = ranges
+        self._groups = groups
         self._number = number
         self._name = number.to_bytes(8, "big")
         self.committed = 0
@@ -112,15 +71,11 @@ class _Client(Call):
         """Begin the next transaction."""
         self._number += 1
         self.request = Get(self._names()[0])
-        self._range.submit(self)
-
-    @property
-    def _range(self) -> Replica:
-        return self._ranges[self._number % len(self._ranges)]
+        self._node.replicas.submit(self)
 
     def _names(self) -> tuple[bytes, bytes, bytes]:
         account, inbox, counter = _names(self._number)
-        prefix = b"%d/" % (self._number % len(self._ranges))
+        prefix = _first_key(self._number % self._groups)
         return prefix + account, prefix + inbox, prefix + counter
 
     def complete(self, result: Any, error: BaseException | None) -> None:
@@ -137,7 +92,12 @@ class _Client(Call):
             result.timestamp, account, [account], [],
             [Put(account, VALUE), EnqueueMessage(inbox, VALUE), EnqueueUpdate(Increment(counter))],
         )  # fmt: skip
-        self._range.submit(self)
+        self._node.replicas.submit(self)
+
+
+def _first_key(index: int) -> bytes:
+    """Return the first key of a range."""
+    return b"%04d/" % index
 
 
 class _Groups:
@@ -154,21 +114,31 @@ class _Groups:
         storage = open_storage(folder, seeded, engine_name=settings.engine)
         assert isinstance(storage, Storage)
         self._node = node = Node(storage, SystemClock(), seeded, NoPeers(), NodeOptions())
-        replicas = _ManyReplicas(node)
-        node.replicas = replicas
         node.start()
-        for range_id in range(2, groups + 1):
-            replicas.all.append(_one_more(node, replicas, storage.applied, range_id))
-        ranges = replicas.all
-        self._clients = [_Client(node, ranges, 7919 * number) for number in range(IN_FLIGHT)]
-        patience = time.perf_counter() + SERVING_SECONDS_MAX
-        while not all(replica.serves for replica in ranges):
-            assert time.perf_counter() < patience, "not all ranges have a lease"
-            for replica in ranges:
-                replica.wake_up()
-            node.turn()
+        for index in range(1, groups):
+            self._split_at(_first_key(index))
+        self._clients = [_Client(node, groups, 7919 * number) for number in range(IN_FLIGHT)]
+        hosted = node.replicas.hosted.values()
+        self._turn_until(lambda: all(each.replica.serves for each in hosted))
         for client in self._clients:
             client.begin()
+
+    def _split_at(self, key: bytes) -> None:
+        range_id = self._ask(NewRangeId())
+        self._ask(PrepareSplit(key, range_id))
+        self._turn_until(lambda: range_id in self._node.replicas.hosted)
+
+    def _ask(self, request: Any) -> Any:
+        asked = _Asked(request)
+        self._node.replicas.submit(asked)
+        self._turn_until(lambda: asked.done)
+        return asked.answer
+
+    def _turn_until(self, condition: Callable[[], bool]) -> None:
+        patience = time.perf_counter() + SERVING_SECONDS_MAX
+        while not condition():
+            assert time.perf_counter() < patience, "a range does not begin, or has no lease"
+            self._node.turn()
 
     def rate(self, seconds: float) -> float:
         """Return transactions a second."""
