@@ -399,6 +399,7 @@ class RangeReads:
     def protect(self, view: View, request: Protect) -> int:
         """Evaluate ``Protect``; return the protected timestamp."""
         at = self._read_timestamp(view, request.timestamp)
+        self._protections.check_age(at, view.now)
         if not request.whole:
             self._protections.add(at)
             return at

@@ -62,6 +62,7 @@ class Protections:
 
     Attributes:
         collected: versions overwritten before this timestamp may be gone.
+        age_max: the age of the oldest timestamp that can be protected yet; 0: any can.
         replaced: two timestamps, if all that was stored was replaced by something else: that of
             what it was replaced by, and when it was. Between them there was another store.
     """
@@ -72,6 +73,7 @@ class Protections:
         self._oldest: Deadlines[int] = Deadlines()
         self._whole: dict[int, _Whole] = {}
         self._is_of_root = True
+        self.age_max = 0
         self.collected = 0
         self.replaced = (0, 0)
 
@@ -189,10 +191,27 @@ class Protections:
                 f"{timestamp} is gone: read at a later timestamp"
             )
 
+    @property
+    def oldest(self) -> int:
+        """Return the oldest protected timestamp; 0: there is none."""
+        return int(self._oldest.first() or 0)
+
     def limit(self, threshold: int) -> int:
         """Return ``threshold``, or the oldest protected timestamp if that is older."""
         oldest = self._oldest.first()
         return threshold if oldest is None else min(threshold, int(oldest))
+
+    def check_age(self, timestamp: int, now: int) -> None:
+        """Check that the nodes which lead other ranges hear of a protection in time.
+
+        Raises:
+            SnapshotTooOld: they may collect what it needs before.
+        """
+        if self.age_max and timestamp < now - self.age_max:
+            raise SnapshotTooOld(
+                f"{timestamp} is so old that other nodes may collect what it needs before they "
+                "hear of it; nothing was protected: take a later timestamp"
+            )
 
 
 # --- positions ------------------------------------------------------------------------------------
@@ -291,9 +310,14 @@ class PositionRecords:
     Args:
         range_id: the id of the range.
         protections: the protections of the range.
+
+    Attributes:
+        limit_as_heard: returns how far this node may collect, by what it has heard of the root's
+            leaseholder (:mod:`.protection_news`); ``None``: this is the root.
     """
 
     def __init__(self, range_id: int, protections: Protections) -> None:
+        self.limit_as_heard: Callable[[int, int], int] | None = None
         self._is_root = range_id == ROOT_ID
         self._prefix = keys.record_key(ROOT_ID, _RECORD)
         self._end = keys.after_prefix(self._prefix)
@@ -387,7 +411,9 @@ class PositionRecords:
             )
             oldest = min(kept, default=ctx.timestamp)
             ctx.scratch[PositionRecords] = ctx.timestamp, oldest
-        return self._protections.limit(min(threshold, oldest))
+        limit = self._protections.limit(min(threshold, oldest))
+        heard = self.limit_as_heard
+        return limit if heard is None else heard(limit, ctx.timestamp)
 
     def remove_those_over(self, ctx: Evaluation) -> None:
         """Delete the records of positions whose time is over, if this is the root."""

@@ -25,6 +25,7 @@ from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Move
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.raft.interface import NodeId, RaftOptions
+from postroom.ranges import protection_news
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key
 from postroom.ranges.garbage import Collector
@@ -32,12 +33,14 @@ from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
+from postroom.ranges.protection_news import ProtectionTeller, limit_as_heard, read_news
 from postroom.ranges.replica import Replica
 from postroom.ranges.split import by_size
 from postroom.ranges.split.by_size import SizeSplits
 from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.departing_ranges import is_destroyed
 from postroom.server.disk_guard import Damage
 from postroom.server.hosted_range import HostedRange, HostingNode
@@ -164,7 +167,11 @@ def assemble_range(
     replica = Replica(range_id, options.node_id, stored, node.clock, host, WakeUp(tasks))
     protections, registry = replica.protections, replica.registry
     if range_id != ROOT_ID:
-        protections.share(node.replicas.by_id(ROOT_ID).protections)
+        root = node.replicas.by_id(ROOT_ID)
+        protections.share(root.protections)
+        replica.positions.limit_as_heard = lambda threshold, now: limit_as_heard(
+            threshold, now, read_news(stored), serves_root=root.serves
+        )
     deliveries, executions, departures = WakeUp(tasks), WakeUp(tasks), WakeUp(tasks)
     advances, notes = WakeUp(tasks), WakeUp(tasks)
     environment = QueueEnvironment(
@@ -241,6 +248,7 @@ def host_range(
         NodeRecords(ROOT_ID).register(replica.registry)
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
         by_size.register(replica.registry)
+        protection_news.register(replica.registry, replica.protections)
     LeaseMoves(replica.listing, hosted).register(replica.registry)
     _observe_bounds(replica, node)
     replica.state.may_take = partial(node.may_take, range_id)
@@ -260,6 +268,18 @@ def _observe_bounds(replica: Replica, node: AssembledNode) -> None:
     observe = observers[descriptor_key(range_id)]
     observers[descriptor_key(range_id)] = lambda stored: node.change_bounds(
         range_id, stored, observe
+    )
+
+
+def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> ProtectionTeller:
+    """Return the service that tells the protections of the root to other nodes."""
+
+    def has_listeners() -> bool:
+        return len(node.replicas.hosted) > 1 and len(root.group.members) > 1
+
+    kept_seconds = max(node.options.gc_ttl_seconds, RECORD_SECONDS)
+    return ProtectionTeller(
+        root.protections, hosted.upkeep, node.tasks.sleep, has_listeners, kept_seconds
     )
 
 
@@ -299,4 +319,5 @@ def _services(
         "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
         "split": splits.run,
         "split by size": growth.run,
+        **({"protections": _teller(hosted, node, replica).run} if hosted.is_root else {}),
     }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note})  # fmt: skip

@@ -24,6 +24,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.requests import REQUESTS, Requests, name_of, weight_of
+from postroom.ranges import protection_news
 from postroom.ranges.contract import (
     ROOT_ID,
     UNTIL_IT_HAPPENS,
@@ -202,6 +203,7 @@ def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     NodeRecords(ROOT_ID).register(registry)
     LeaseMoves(made.replica.listing, store.node.root).register(registry)
     by_size.register(registry)
+    protection_news.register(registry, made.replica.protections)
     evaluated = [*registry.reads, *registry.commands, *registry.writes]
     elsewhere = {DescribeNode, ReleaseLocks}  # the node itself, and the replica itself
     assert sorted(map(name_of, evaluated)) == sorted(

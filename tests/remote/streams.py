@@ -42,8 +42,13 @@ class Streams:
     def alarm(self, when: float) -> None:
         self._alarm = min(self._alarm, when)
 
-    def until(self, condition: Callable[[], Any]) -> None:
-        self.nodes.until(lambda: self._carry() or condition())
+    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+        self.nodes.until(lambda: self._carry() or condition(), seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let a time pass in which the client gives signs of life."""
+        end = self.nodes.clock.seconds + seconds
+        self.until(lambda: self.nodes.clock.seconds >= end, seconds + 1)
 
     def _carry(self) -> None:
         if self._alarm <= self.nodes.clock.seconds:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from postroom.errors import SnapshotTooOld
+from postroom.ranges.protection_news import ProtectionNews, limit_as_heard
+from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Get, Now, Protect, Unprotect
 from tests.client.stores import Store
 from tests.remote.streams import Streams
@@ -76,6 +78,29 @@ def test_a_protection_outlives_the_lease_of_another_range(store: Store) -> None:
         assert [snapshot.get(key) for key in KEYS] == [b"old", b"old"]
 
 
+def test_a_protection_holds_in_ranges_of_other_nodes() -> None:
+    nodes = ThreeNodes()
+    nodes.turn_seconds = 0.02
+    nodes.lead(1, 1)
+    nodes.lead(2, 2)
+    client = Streams(nodes)
+    client.ask(Now())
+    client.put(1, b"z", b"old")
+    protected = client.ask(Protect())
+    client.put(2, b"z", b"new")
+    client.pass_time(KEPT_SECONDS)
+    client.put(3, b"y", b"")
+    client.pass_time(KEPT_SECONDS)
+    assert nodes.hosted(2, 2).replica.protections.collected < protected
+    assert client.ask(Get(b"z", protected)).value == b"old"
+    client.ask(Unprotect(protected))
+    client.put(4, b"y", b"")
+    client.pass_time(KEPT_SECONDS)
+    with pytest.raises(SnapshotTooOld):
+        client.ask(Get(b"z", protected))
+    nodes.close()
+
+
 def test_the_protected_present_is_after_all_that_was_acknowledged_in_any_range() -> None:
     nodes = ThreeNodes()
     nodes.lead(1, 1)
@@ -90,3 +115,35 @@ def test_the_protected_present_is_after_all_that_was_acknowledged_in_any_range()
     assert other.ask(Get(b"z", protected)).value == b"value"
     other.ask(Unprotect(protected))
     nodes.close()
+
+
+NOW = 1_000_000 << 16
+SECOND = 1000 << 16
+
+
+@pytest.mark.parametrize(
+    ("news", "serves_root", "limit"),
+    [
+        (None, True, NOW - 75 * SECOND),
+        (None, False, 0),
+        (ProtectionNews(0, NOW - 10 * SECOND), False, NOW - 75 * SECOND),
+        (ProtectionNews(0, NOW - 40 * SECOND), False, NOW - 85 * SECOND),
+        (ProtectionNews(7, NOW - 10 * SECOND), False, 7),
+        (ProtectionNews(7, NOW - 10 * SECOND), True, 7),
+        (ProtectionNews(7, NOW - 70 * SECOND), True, NOW - 75 * SECOND),
+        (ProtectionNews(NOW, NOW), False, NOW - 75 * SECOND),
+    ],
+)
+def test_a_range_collects_no_more_than_its_node_has_heard(
+    news: ProtectionNews | None, serves_root: bool, limit: int
+) -> None:
+    assert limit_as_heard(NOW - 75 * SECOND, NOW, news, serves_root=serves_root) == limit
+
+
+def test_a_timestamp_of_which_others_hear_too_late_is_not_protected() -> None:
+    protections = Protections()
+    protections.check_age(1, NOW)
+    protections.age_max = 45 * SECOND
+    protections.check_age(NOW - 45 * SECOND, NOW)
+    with pytest.raises(SnapshotTooOld, match="other nodes"):
+        protections.check_age(NOW - 46 * SECOND, NOW)

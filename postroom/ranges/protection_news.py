@@ -1,0 +1,140 @@
+"""The news of protections: the nodes that do not serve the root hear which timestamp is in use.
+
+::
+
+    root's leaseholder ── TellProtections, every 20 s ─▶ 03 <root> 05 "protected" → [oldest, at]
+                                                            │ each node has a replica of the root
+    collection of a range on another node ◀─ up to oldest ──┘ and not beyond what was heard of
+
+Protections are in the memory of the root's leaseholder (:mod:`.protections`), which tells the
+oldest one. A node that has heard of nothing for ``HEARD_SECONDS`` collects less and less: as if its
+clock stood still. A protection that is newer than the news is of a timestamp that is not collected
+yet, since older ones are refused.
+
+The node that serves the root knows better, and a store with one node has no such record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from postroom.errors import CommitUnknown, Retryable
+from postroom.kv import keys
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
+from postroom.ranges.contract import ROOT_ID, ConcernsRange, Maintenance
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.ports import Registry
+from postroom.ranges.protections import Protections
+
+TELL_SECONDS: Final = 20.0
+HEARD_SECONDS: Final = 30.0
+"""The time for which news count as if they came just now."""
+FORGOTTEN_SECONDS: Final = 60.0
+"""The time after which the node that serves the root ignores news of before."""
+_KEY: Final = keys.record_key(ROOT_ID, "protected")
+_END: Final = _KEY + b"\x00"
+
+
+class ProtectionNews(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The record.
+
+    Attributes:
+        oldest: the oldest protected timestamp; 0: there is none.
+        at: the timestamp at which that was so.
+    """
+
+    oldest: int
+    at: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(ProtectionNews).decode
+
+
+class TellProtections(ConcernsRange, Maintenance, frozen=True, tag="tell_protections"):
+    """A request of the root's leaseholder to tell the oldest protected timestamp."""
+
+    answer: ClassVar = None
+    since: ClassVar = 2
+    frees_room: ClassVar = True
+
+
+def register(registry: Registry, protections: Protections) -> None:
+    """Register the evaluator at the root."""
+
+    def tell(ctx: Evaluation, _: TellProtections) -> None:
+        ctx.writes[_KEY] = _encode(ProtectionNews(protections.oldest, ctx.timestamp))
+
+    registry.commands[TellProtections] = tell
+
+
+def read_news(stored: Reader) -> ProtectionNews | None:
+    """Return the record as it is applied here; ``None``: there is none.
+
+    It is the root's, so it is read past the cache of the range that asks.
+    """
+    packed = next((value for _, value in stored.iterate(_KEY, _END)), None)
+    return None if packed is None else _decode(packed)
+
+
+def limit_as_heard(
+    threshold: int, now: int, news: ProtectionNews | None, *, serves_root: bool
+) -> int:
+    """Return how far a range may collect, by what its node has heard.
+
+    Args:
+        threshold: how far it wants to.
+        now: the present, as a timestamp.
+        news: the record.
+        serves_root: whether the node serves the root, so that it knows the protections itself.
+    """
+    if serves_root:
+        if news is None or news.at + from_seconds(FORGOTTEN_SECONDS) < now:
+            return threshold
+    elif news is None:
+        return 0
+    else:
+        threshold -= max(0, now - news.at - from_seconds(HEARD_SECONDS))
+    return min(threshold, news.oldest) if news.oldest else threshold
+
+
+class ProtectionTeller:
+    """The service of the root that tells the protections to the other nodes.
+
+    Args:
+        protections: those of the root.
+        send: sends a request to the root, as upkeep.
+        sleep: waits for a number of seconds.
+        has_listeners: returns whether another node may lead another range.
+        kept_seconds: the time for which overwritten versions are kept.
+    """
+
+    def __init__(
+        self,
+        protections: Protections,
+        send: Callable[[Any], Awaitable[Any]],
+        sleep: Callable[[float], Awaitable[None]],
+        has_listeners: Callable[[], bool],
+        kept_seconds: float,
+    ) -> None:
+        self._protections = protections
+        self._send = send
+        self._sleep = sleep
+        self._has_listeners = has_listeners
+        self._kept_seconds = kept_seconds
+
+    async def run(self) -> None:
+        """Tell them, for ever."""
+        while True:
+            await self._sleep(TELL_SECONDS)
+            if not self._has_listeners():
+                self._protections.age_max = 0
+                continue
+            self._protections.age_max = from_seconds(self._kept_seconds - HEARD_SECONDS)
+            with suppress(Retryable, CommitUnknown):  # the next round does it
+                await self._send(TellProtections())
