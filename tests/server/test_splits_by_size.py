@@ -43,14 +43,14 @@ def ranges_of(store: Store) -> list[RangeInfo]:
 
 
 def test_ranges_are_split_in_the_middle_until_none_is_too_large(store: Store) -> None:
-    fill(store)
-    store.advance(10 * LOOK_SECONDS)
+    fill(store, 160)
+    store.advance(30 * LOOK_SECONDS)
     ranges = ranges_of(store)
     assert len(ranges) >= 4
     assert all(each.size_bytes <= 1.1 * MIB for each in ranges)
-    assert min(each.size_bytes for each in ranges) >= MIB / 8
+    assert min(each.size_bytes for each in ranges) >= MIB / 16
     assert all(one.end == other.start for one, other in pairwise(ranges))
-    for each in range(40):
+    for each in range(160):
         assert store.db.get(b"key/%03d" % each) == VALUE
     store.advance(10 * LOOK_SECONDS)
     assert [each.id for each in ranges_of(store)] == [each.id for each in ranges]
