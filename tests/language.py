@@ -84,7 +84,8 @@ WORDS_IN_PLACE = {
             "client/bulk", "client/images", "client/routing/", "client/sync_parts",
             "kv/background", "kv/engine",
             "kv/gathering", "kv/head_filter", "kv/keys", "kv/leveldb", "kv/memory", "kv/rocksdb",
-            "limits", "messaging/ingest/", "messaging/usual", "pipeline/", "protocol/", "ranges/",
+            "limits", "messaging/handover/", "messaging/ingest/", "messaging/usual", "pipeline/",
+            "protocol/", "ranges/",
         ),
     ),
     "place": (

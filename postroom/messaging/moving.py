@@ -434,8 +434,8 @@ class Execution:
         Those that are stored are due in their order, whatever their ids are.
         """
         left = [
-            DeferredUpdate(b"", id_, ctx.timestamp + place, *msgspec.structs.astuple(entry))
-            for place, (id_, entry) in enumerate(updates)
+            DeferredUpdate(b"", id_, ctx.timestamp + number, *msgspec.structs.astuple(entry))
+            for number, (id_, entry) in enumerate(updates)
         ]
         if self._outbox.is_empty(ctx):
             left = self._carry_out(ctx, left)

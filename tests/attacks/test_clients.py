@@ -54,6 +54,7 @@ from tests.attacks.hostile import (
     memory_below,
     open_descriptors,
 )
+from tests.sim.service_rules import SERVICES
 
 MIB = 1024 * 1024
 
@@ -411,9 +412,5 @@ def test_the_store_goes_on_after_random_requests_of_authorised_clients(
 def test_a_status_tells_of_services_that_fail(target: Target) -> None:
     attacker = Attacker(target, b"attacker")
     services = msgspec.convert(attacker.result(DescribeNode()), NodeStatus).services
-    names = [
-        "dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed",
-        "membership", "split",
-    ]  # fmt: skip
-    assert [each.name for each in services] == names
+    assert tuple(each.name for each in services) == SERVICES
     assert all(each.running and not each.failures for each in services)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from postroom.ranges.nodes import NodeStatus
 from tests.sim import checkers
+
+SERVICES: Final = (
+    "dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed", "membership",
+    "split", "split by size",
+)  # fmt: skip
+"""The names of the services of a range, in the order in which a node tells them."""
 
 
 def check_services(status: NodeStatus) -> None:
@@ -12,4 +20,5 @@ def check_services(status: NodeStatus) -> None:
         healthy = service.running and not service.failures
         checkers.require(healthy, f"the {service.name} is not well: {service}")
     if status.serves:
-        checkers.require(len(status.services) == 9, f"there are other services: {status.services}")
+        names = tuple(service.name for service in status.services)
+        checkers.require(names == SERVICES, f"there are other services: {names}")
