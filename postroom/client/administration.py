@@ -271,8 +271,11 @@ class Administration:
             TimeoutError: some entries were still due after that time, or no node could tell.
         """
         seconds = arguments.number(timeout, "timeout")
+        end = self._sender.monotonic() + seconds
         try:
             await self._sender.send(AwaitQuiet(), seconds)
+            # An update that has left one range may wait in another one.
+            await self._sender.send(AwaitQuiet(), max(end - self._sender.monotonic(), 0.0))
         except DeadlineExceeded:
             raise TimeoutError(
                 f"outbox entries were still due after {timeout:g} s, or no node could tell"

@@ -223,7 +223,7 @@ async def stored_schedule(
         page: SchedulePage = await sender.send(request)
         found += page.entries
         if page.resume is None or len(found) >= limit:
-            return found
+            return found[:limit]
         after = page.resume
 
 
@@ -241,7 +241,7 @@ async def stored_letters(sender: Sender, limit: int) -> list[StoredDeadLetter]:
         found += page
         if not page or not page[-1].more:
             break
-    return found
+    return found[:limit]
 
 
 class Readable(Protocol):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from postroom.client.routing.local import ForRange
 from postroom.errors import Error, Invalid
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.bounds import WrongRange
@@ -180,7 +181,15 @@ class Replicas:
 
     def _route(self, call: Call) -> None:
         """Submit a request to the replica that it concerns, or refuse it."""
-        request: Request = call.request
+        request = call.request
+        if type(request) is ForRange:
+            call.request = request.request
+            hosted = self.hosted.get(request.range_id)
+            if hosted is None:
+                call.complete(None, self._wrong_range(KeySet(spans=((b"", None),))))
+            else:
+                self.submit_to(hosted.replica, call)
+            return
         if type(request) is ReleaseLocks:
             for replica in self._replicas:
                 replica.release_locks(request.transaction_id)

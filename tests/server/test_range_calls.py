@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import msgspec
 import pytest
 
 from postroom import limits
+from postroom.client import database as asynchronous
+from postroom.client import sync as blocking
+from postroom.client.codec import resolve
 from postroom.errors import OutboxFull, Unavailable
-from postroom.kv.clock import from_seconds
+from postroom.kv.clock import SystemClock, from_seconds
+from postroom.kv.memory import MemoryEngine
 from postroom.messaging.handover.channels import Channel
 from postroom.messaging.handover.requests import HandOver
 from postroom.messaging.handover.sending import SendingService
 from postroom.messaging.requests import Deliverable, ReadCounters
+from postroom.raft.interface import NoPeers
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.carrier import Recipient
-from postroom.ranges.requests import Increment
+from postroom.ranges.requests import DeleteRange, Increment
 from postroom.server import range_calls
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
 from postroom.server.range_calls import ANSWER_SECONDS, CALL_FRAME, RangeCalls
+from postroom.server.thread_driver import ThreadDriver
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
 from tests.server.hosting import cut
@@ -333,6 +342,89 @@ def test_a_transaction_sends_to_ranges_of_its_node(store: Store) -> None:
         with store.db.begin() as tx:
             assert [each.value for each in tx.reap_queue(key)] == [b"for " + key]
         assert store.db.get(key + b"/sum") == (1).to_bytes(8, "big")
+
+
+@contextmanager
+def remote_store() -> Iterator[Any]:
+    made = Store(remote=True)
+    cut(made.node, b"m", b"z")
+    made.driver.settle()
+    yield made.db
+    made.node.close()
+
+
+@contextmanager
+def embedded_store() -> Iterator[Any]:
+    node = Node(MemoryEngine(), SystemClock(), Random(1), NoPeers(), NodeOptions())
+    cut(node, b"m", b"z")
+    driver = ThreadDriver(node, Random(2))
+    driver.start()
+    core = asynchronous.CoreDatabase(driver, resolve(None), Store._no_status, driver.close)
+    with blocking.CoreDatabase(driver, core) as db:
+        yield db
+
+
+@pytest.fixture(params=[remote_store, embedded_store], ids=["remote", "embedded"])
+def db(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Return a database whose node has three ranges."""
+    with request.param() as made:
+        yield made
+
+
+def test_a_store_of_several_ranges_tells_what_all_of_them_have(db: Any) -> None:
+    db.put(b"n/text", b"text")
+    with db.begin() as tx:
+        tx.put(b"a", b"1")
+        for key in (b"b", b"n", b"z"):
+            tx.enqueue_message(key, b"now")
+            tx.enqueue_message(key, b"later", deliver_at=100.0)
+        tx.enqueue_update(Increment(b"n/text"))
+    with db.begin() as tx:
+        tx.put(b"z", b"1")
+        tx.enqueue_message(b"b", b"from z", deliver_at=50.0)
+        tx.enqueue_update(Increment(b"z/sum"))
+    db.drain()
+    assert [each.key for each in db.scheduled()] == [b"b", b"b", b"n", b"z"]
+    assert [each.key for each in db.scheduled(limit=2)] == [b"b", b"b"]
+    (letter,) = db.dead_letters()
+    db.delete(b"n/text")
+    assert db.replay([letter.id]) == 1
+    assert db.cancel([each.id for each in db.scheduled()]) == 4
+    db.drain()
+    assert db.scheduled() == db.dead_letters() == []
+    assert [len(db.begin().reap_queue(key)) for key in (b"b", b"n", b"z")] == [1, 1, 1]
+    assert db.get(b"n/text") == db.get(b"z/sum") == (1).to_bytes(8, "big")
+
+
+def test_a_drain_waits_for_what_other_ranges_have_taken(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 2)
+    for number in range(30):
+        db.put(b"z%d" % number, b"1")
+    with db.begin() as tx:
+        tx.put(b"a", b"1")
+        tx.enqueue_update(DeleteRange(b"z0", None))
+    db.drain()
+    assert list(db.scan(b"z")) == []
+
+
+def test_the_counters_of_all_ranges_are_added_up() -> None:
+    store = Store(remote=True)
+    cut(store.node, b"m")
+    store.driver.settle()
+    with store.db.begin() as tx:
+        tx.put(b"a", b"1")
+        tx.enqueue_message(b"z", b"hello")
+    store.db.drain()
+    counters = store.driver.run(_answer(store, ReadCounters()))
+    assert (counters.enqueued, counters.delivered, counters.outgoing) == (1, 1, 0)
+    assert (counters.received, counters.handed) == (1, 1)
+    store.node.close()
+
+
+async def _answer(store: Store, request: Any) -> Any:
+    return await store.driver.send(request)
 
 
 def test_a_store_of_one_range_reads_no_outgoing_entries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,19 @@ from typing import Any, Protocol
 import msgspec
 
 from postroom.client.routing.lanes import several_ranges
+from postroom.client.routing.merges import MERGES
 from postroom.client.routing.range_cache import RangeCache
-from postroom.client.routing.spreading import MERGES
 from postroom.client.sender import Sender
 from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.contract import KeySet, RangeIds, Scope
+
+
+class ForRange(msgspec.Struct, frozen=True, gc=False):
+    """A request for a range that is told by its id, from an embedded store to its node."""
+
+    range_id: int
+    request: Any
 
 
 class CameBack(Protocol):
@@ -49,14 +56,9 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     request, seconds = answer.request, answer.timeout_seconds
     cache = RangeCache()
     cache.learn(wrong.descriptors, teller=0)
-    concern = request.concerns()
-    if type(request) in MERGES and isinstance(concern, KeySet):
-        parts = [
-            msgspec.structs.replace(request, start=start, end=end)
-            for start, end, _ in cache.pieces(*concern.spans[0])
-        ]
-        if len(parts) > 1:
-            return MERGES[type(request)]([await sender.send(part, seconds) for part in parts])
+    parts = _parts(request, cache) if type(request) in MERGES else []
+    if len(parts) > 1:
+        return MERGES[type(request)]([await sender.send(part, seconds) for part in parts])
     owners = set()
     for each in request.participants():
         if isinstance(each, KeySet):
@@ -75,3 +77,14 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     again: Any = sender.send(request, seconds)
     again.sent_again = sent_again
     return await again
+
+
+def _parts(request: Any, cache: RangeCache) -> list[Any]:
+    """Return the requests that a request is cut into, one for each range that it concerns."""
+    concern = request.concerns()
+    if concern is Scope.WHOLE_STORE:
+        return [ForRange(each.range_id, request) for each in cache]
+    return [
+        msgspec.structs.replace(request, start=start, end=end)
+        for start, end, _ in cache.pieces(*concern.spans[0])
+    ]

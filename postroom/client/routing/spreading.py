@@ -5,7 +5,7 @@
     list_ranges b"" ... end ─┬─▶ range 1: b"" ... m ─▶ [range 1] ─┬─▶ [range 1, range 2]
                              └─▶ range 2: m ... end ─▶ [range 2] ─┘
 
-``MERGES`` has them all. Every other request concerns one range, or is refused.
+``MERGES`` (:mod:`.merges`) has them all. Every other request concerns one range, or is refused.
 
 A part is a call like any other. If its range was split meanwhile, it is cut again. A part whose
 keys lie in a gap of the range cache waits until these ranges are known. A call that goes to all
@@ -16,34 +16,16 @@ Locks are released by node: each one has those of all the ranges that it leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.lanes import Lane, Lanes
-from postroom.ranges.contract import KeySet, Request
-from postroom.ranges.listing import ListRanges, RangeInfo
+from postroom.client.routing.merges import MERGES
+from postroom.ranges.contract import KeySet
 from postroom.ranges.requests import Now, Protect, ReleaseLocks
-
-
-def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
-    """Return the listed ranges in the order of their keys, each once."""
-    by_id = {each.id: each for answer in answers for each in answer}
-    return sorted(by_id.values(), key=lambda each: each.start)
-
-
-def _nothing(_: Iterable[None]) -> None:
-    """Return the answer to a request that has none."""
-
-
-MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
-    ListRanges: _in_order,
-    Now: max,
-    ReleaseLocks: _nothing,
-}
-"""The requests that may go to several ranges, each with the function that merges their answers."""
 
 
 class Spread:
