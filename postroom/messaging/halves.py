@@ -27,7 +27,6 @@ import msgspec
 
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
-from postroom.kv.engine import Reader
 from postroom.limits import PROPOSAL_BYTES_MAX, SPLIT_HELD_UP_MAX
 from postroom.messaging.handover import marks
 from postroom.messaging.inbox import Inboxes
@@ -67,13 +66,11 @@ class MessagingHalves:
         self._bounds = bounds
         self._outboxes = outboxes
         self._inboxes = inboxes
-        self._stored: Reader | None = None
         self._key: bytes | None = None
         self._cursor: bytes | None = None
 
-    def restart(self, stored: Reader) -> None:
+    def restart(self) -> None:
         """Begin with a new lease."""
-        self._stored = stored
         self.prepared(self._key)
 
     def prepared(self, key: bytes | None) -> None:
@@ -186,7 +183,5 @@ class MessagingHalves:
                 ctx.writes[record] = marks.encode(staying)
 
     def halved(self) -> None:
-        """Count anew what is on its way, and forget the order of inboxes."""
-        assert self._stored is not None
-        self._outboxes.restart(self._stored)
+        """Forget the order of inboxes, some of which are the right half's now."""
         self._inboxes.bounds_changed()

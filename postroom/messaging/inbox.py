@@ -110,7 +110,7 @@ class Inboxes:
         self._claims.clear()
 
     def bounds_changed(self) -> None:
-        """Forget the order of the inboxes, some of which belong to another range now."""
+        """Forget the order of the inboxes: some of them belong to another range."""
         self._order.drop()
 
     def release(self, transaction_id: bytes) -> list[object]:

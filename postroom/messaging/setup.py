@@ -179,7 +179,7 @@ class Messaging:
         self.outboxes.restart(stored)
         self.inboxes.forget()
         self.attempts.restart()
-        self._halves.restart(stored)
+        self._halves.restart()
         self.queues.restart(stored, is_whole=self._registry.is_whole)
 
     def end_lease(self) -> None:

@@ -187,6 +187,25 @@ def test_a_split_survives_the_leader(three: SplitNodes, numbers: Iterator[int], 
     assert [each.id for each in client.ask(ListRanges(b"", None))] == [1, range_id]
 
 
+def test_another_node_leads_the_right_half_only_after_the_lease_of_the_range(
+    three: SplitNodes,
+) -> None:
+    client = MortalStreams(three)
+    client.ask(Get(b"z"))
+    leader = three.leader(1)
+    assert leader is not None
+    lease = three.hosted(leader, 1).replica.lease
+    range_id = client.ask(NewRangeId())
+    client.router.submit(Asked(PrepareSplit(b"m", range_id)))
+    client.until(lambda: three.everywhere(range_id))
+    copied = [hosted.replica.lease for hosted in three.replicas(range_id)]
+    assert {(each.holder, each.start) for each in copied} >= {(leader, lease.start)}
+    client.crash(leader)
+    client.until(lambda: three.leader(range_id))
+    taken = three.hosted(three.leader(range_id) or 0, range_id).replica.lease
+    assert taken.start >= max(each.expiration for each in copied)
+
+
 def test_a_node_that_was_away_gets_the_right_half_by_the_log(
     three: SplitNodes, numbers: Iterator[int]
 ) -> None:

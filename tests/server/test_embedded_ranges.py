@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import pytest
 
+import postroom
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import resolve
@@ -127,3 +131,52 @@ def test_a_request_that_always_comes_back_ends_with_an_error() -> None:
         with pytest.raises(WrongRange):
             driver.run(_answer(driver, Get(b"n")))
         assert len(asked) == SPLITS_DURING_CALL_MAX + 1
+
+
+def test_threads_go_on_while_their_ranges_split(tmp_path: Path) -> None:
+    names = [b"k%02d" % number for number in range(40)]
+    is_over = threading.Event()
+    with postroom.open(tmp_path / "store") as db, ThreadPoolExecutor(4) as pool:
+
+        def write(first: int) -> int:
+            """Write the thread's own keys over and over; return the last value of each."""
+            number = 0
+            while not is_over.is_set():
+                number += 1
+                for name in names[first::4]:
+                    db.put(name, b"%d" % number)
+                    assert db.get(name) == b"%d" % number
+            return number
+
+        try:
+            writing = [pool.submit(write, first) for first in range(4)]
+            for name in names[::3]:
+                made = db.split(name) if name != names[0] else db.split(b"a")
+                assert made.start in {name, b"a"}
+        finally:
+            is_over.set()
+        for first, each in enumerate(writing):
+            last = each.result()
+            assert [db.get(name) for name in names[first::4]] == [b"%d" % last] * 10
+        assert len(db.ranges()) == 15
+
+
+def test_tasks_go_on_while_their_ranges_split() -> None:
+    async def run() -> None:
+        async with on_a_loop() as (_, db):
+            is_over: list[None] = []
+
+            async def write(name: bytes) -> None:
+                number = 0
+                while not is_over:
+                    number += 1
+                    await db.put(name, b"%d" % number)
+                    assert await db.get(name) == b"%d" % number
+
+            tasks = [asyncio.ensure_future(write(b"k%02d" % each)) for each in range(20)]
+            for number in range(0, 20, 3):
+                assert (await db.split(b"k%02d" % number)).start == b"k%02d" % number
+            is_over.append(None)
+            await asyncio.gather(*tasks)
+
+    asyncio.run(run())

@@ -11,7 +11,8 @@ from postroom.errors import Invalid, KeyTooLarge, SnapshotTooOld, Unavailable
 from postroom.kv import keys
 from postroom.messaging.handover.channels import Channel
 from postroom.messaging.handover.requests import HandOver
-from postroom.messaging.requests import Deliverable, DeliverDue, Moved, ReapQueue
+from postroom.messaging.inbox_reads import trial_of
+from postroom.messaging.requests import Deliverable, DeliverDue, ListScheduled, Moved, ReapQueue
 from postroom.protocol.requests import REQUESTS
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import LeasedWrites
@@ -375,6 +376,66 @@ def _note(store: Store) -> str:
     return status.note
 
 
+def entries_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[bytes, bytes | None]]]:
+    """Return the entries that ranges apply from now on: range ids and writes."""
+    found: list[tuple[int, dict[bytes, bytes | None]]] = []
+    stage = RangeState._stage
+
+    def noted(state: RangeState, decided: LeasedWrites, staged: Any) -> None:
+        found.append((state._range_id, decided.writes))
+        stage(state, decided, staged)
+
+    monkeypatch.setattr(RangeState, "_stage", noted)
+    return found
+
+
+def check_own_keys(store: Store, entries: list[tuple[int, dict[bytes, bytes | None]]]) -> None:
+    """Check that each range has written its own keys only."""
+    assert entries
+    for range_id, writes in entries:
+        bounds = hosted(store, range_id).replica.bounds
+        for key in writes:
+            assert key.startswith(keys.range_prefix(range_id)) or bounds.contains_engine_key(key)
+
+
+def test_an_attempt_that_is_lost_after_the_split_does_not_count(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.db.begin() as tx:
+        tx.enqueue_message(b"n", b"message")
+    reap = ReapQueue(b"n", 1, 1000, b"client 1" + bytes(8), 60.0, attempts_max=3)
+    assert ask(store, reap).messages
+    split(store, b"m")
+    entries = entries_of(monkeypatch)
+    store.node.replicas.release_client(b"client 1")
+    store.advance(1.0)
+    again = ReapQueue(b"n", 1, 1000, b"client 2" + bytes(8), 60.0, attempts_max=3)
+    ((_, stored),) = ask(store, again).messages
+    assert trial_of(stored) is None
+    store.db.put(b"a", b"value")
+    check_own_keys(store, entries)
+
+
+def test_a_message_that_is_cancelled_after_the_split_leaves_the_other_half_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.db.begin() as tx:
+        tx.enqueue_message(b"n", b"first")
+        tx.enqueue_message(b"n", b"second")
+    with store.db.begin() as tx:
+        first, second = tx.reap_queue(b"n", 2)
+        tx.postpone([first], 50.0, "not now", hold=True)
+        tx.postpone([second], 50.0, "later")
+    split(store, b"m")
+    entries = entries_of(monkeypatch)
+    listed = Asked(ListScheduled(b"", None, 10))
+    hosted(store, 1).replica.submit(listed)
+    (entry,) = listed.answers[0][0].entries
+    assert entry.message.value == b"second"
+    assert store.db.cancel([entry.id.hex()]) == 1
+    check_own_keys(store, entries)
+
+
 def test_a_batch_that_was_taken_before_the_split_is_not_taken_again(store: Store) -> None:
     channel = Channel(99, has_updates=False, lane=3)
     batch = tuple(
@@ -388,6 +449,7 @@ def test_a_batch_that_was_taken_before_the_split_is_not_taken_again(store: Store
         bounds = range_.replica.bounds
         marks = upkeep(store, range_, HandOver(channel, bounds.start, bounds.end, messages))
         assert [mark for _, _, mark in marks] == [batch[-1][0]]
+    assert (counters(left).received, counters(right).received) == (len(batch), 0)
     for key in KEYS:
         with store.db.begin() as tx:
             assert len(tx.reap_queue(key, 2)) == 1
@@ -401,6 +463,7 @@ def test_a_right_half_removes_garbage_of_before_its_beginning() -> None:
     for key in KEYS:
         for number in range(5):
             store.db.put(key, b"%d" % number)
+    at = store.db.now()
     store.db.put(b"o", b"gone")
     store.db.delete(b"o")
     with store.db.begin() as tx:
@@ -415,7 +478,23 @@ def test_a_right_half_removes_garbage_of_before_its_beginning() -> None:
     assert left == [keys.head_key(key) for key in KEYS[1:]]
     assert not list(store.engine.iterate(*keys.transaction_span(b"m", None)))
     assert store.engine.get(keys.record_key(right.range_id, SWEEP_RECORD)) is None
+    with pytest.raises(SnapshotTooOld):
+        ask(store, Get(b"n", at))
     assert [store.db.get(key) for key in KEYS] == [b"4"] * len(KEYS)
+    store.node.close()
+
+
+def test_a_sweep_leaves_versions_that_were_overwritten_after_the_split() -> None:
+    store = Store(gc_ttl_seconds=10.0)
+    store.db.put(b"n", b"1")
+    right = split(store, b"m")
+    store.advance(60.0)
+    store.db.put(b"n", b"2")
+    at = store.db.now()
+    store.db.put(b"n", b"3")
+    store.advance(30.0)
+    assert store.engine.get(keys.record_key(right.range_id, SWEEP_RECORD)) is None
+    assert ask(store, Get(b"n", at)).value == b"2"
     store.node.close()
 
 
@@ -467,6 +546,19 @@ def test_timestamps_that_the_root_protects_hold_in_all_ranges(what: str) -> None
     store.advance(200.0)
     with pytest.raises(SnapshotTooOld):
         ask(store, Get(b"n", at))
+    store.node.close()
+
+
+def test_versions_that_were_collected_before_the_split_cannot_be_read_in_either_half() -> None:
+    store = Store(gc_ttl_seconds=10.0)
+    store.db.put(b"n", b"old")
+    at = store.db.now()
+    store.db.put(b"n", b"new")
+    store.advance(200.0)
+    split(store, b"m")
+    for key in (b"a", b"n"):
+        with pytest.raises(SnapshotTooOld):
+            ask(store, Get(key, at))
     store.node.close()
 
 
