@@ -343,7 +343,7 @@ PEER_UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes from one peer that the node has not taken yet; beyond it the stream is not read."""
 PEER_QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Frames that wait for one peer. Beyond it frames are dropped, which consensus repeats."""
-CALL_BYTES_MAX: Final = 4 * 1024 * 1024
+CALL_BYTES_MAX: Final = 9 * 1024 * 1024
 """A frame with a call from one range to another, or with its answer."""
 CALLS_UNDER_WAY_BYTES_MAX: Final = 16 * 1024 * 1024
 """The calls of a node to one other node that have no answer yet: more fail at once."""

@@ -290,7 +290,8 @@ class Replica:
             self.release_locks(request.transaction_id)
             call.complete(None, None)
         else:
-            if self.transactions is not None and self.transactions.takes(call):
+            transactions = self.transactions
+            if transactions is not None and not self.bounds.is_whole and transactions.takes(call):
                 return
             if call.urgent:
                 self._clients.append(call)

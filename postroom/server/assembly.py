@@ -41,6 +41,7 @@ from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
+from postroom.ranges.transactions.service import TransactionService
 from postroom.server.departing_ranges import is_destroyed
 from postroom.server.disk_guard import Damage
 from postroom.server.hosted_range import HostedRange, HostingNode
@@ -303,6 +304,7 @@ def _services(
         upkeep, tasks.sleep, node.clock.now, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,
     )  # fmt: skip
+    transactions = TransactionService(replica, node.calls, tasks.monotonic, WakeUp(tasks))
     splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
     growth = SizeSplits(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
@@ -318,6 +320,7 @@ def _services(
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
         "split": splits.run,
+        "transactions": transactions.run,
         "split by size": growth.run,
         **({"protections": _teller(hosted, node, replica).run} if hosted.is_root else {}),
     }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note})  # fmt: skip

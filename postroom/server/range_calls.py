@@ -31,7 +31,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -47,11 +47,13 @@ from postroom.limits import (
 from postroom.log_once import LogOnce
 from postroom.messaging.handover.requests import HandOver
 from postroom.protocol.failures import Failure, error_from, failure_from
+from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, NoPeers, Transport
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
 from postroom.ranges.split.requests import NewRangeId
+from postroom.ranges.transactions.requests import Prepare, Push, Resolve
 from postroom.server.replicas import Replicas
 from postroom.server.services import NodeTasks, Pending
 
@@ -62,7 +64,10 @@ ANSWER_SECONDS: Final = 4.0
 
 _log = logging.getLogger(__name__)
 
-CarriedRequest: TypeAlias = HandOver | NewRangeId
+if TYPE_CHECKING:
+    CarriedRequest: TypeAlias = HandOver | NewRangeId | Prepare[Any] | Resolve | Push
+else:
+    CarriedRequest = any_of((HandOver, NewRangeId, Prepare[REQUESTS.write], Resolve, Push))
 """The requests that leaseholders send to each other."""
 Answered: TypeAlias = Callable[[Any], None]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -136,7 +141,7 @@ class _LocalCall(Call):
     __slots__ = ("_answered",)
 
     def __init__(self, request: Request, answered: Answered) -> None:
-        super().__init__(request, urgent=False)
+        super().__init__(request, urgent=type(request) is not HandOver)
         self._answered = answered
 
     def complete(self, result: Any, error: BaseException | None) -> None:
@@ -151,7 +156,7 @@ class _ServedCall(Call):
     def __init__(
         self, request: Request, answer: Callable[[Any, BaseException | None], None]
     ) -> None:
-        super().__init__(request, urgent=False)
+        super().__init__(request, urgent=type(request) is not HandOver)
         self._answer = answer
 
     def complete(self, result: Any, error: BaseException | None) -> None:

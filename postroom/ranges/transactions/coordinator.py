@@ -28,8 +28,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from postroom.errors import Error, TransactionConflict, Unavailable
 from postroom.kv import keys
+from postroom.limits import PREPARED_RECORD_BYTES_MAX
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Carrier
@@ -37,7 +40,7 @@ from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Committed, CommitTransaction, Now
 from postroom.ranges.transactions.one_range import check_age, from_record
-from postroom.ranges.transactions.parts import Division, Part, merged
+from postroom.ranges.transactions.parts import Division, Part, merged, too_large_part
 from postroom.ranges.transactions.records import (
     UnresolvedCommit,
     commit_record,
@@ -46,11 +49,15 @@ from postroom.ranges.transactions.records import (
 )
 from postroom.ranges.transactions.requests import Ballot, Prepare, Prepared
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+
 if TYPE_CHECKING:
     from postroom.ranges.replica import Replica
 
 RUN_SECONDS: Final = 2.0
 """The time after which a run is over that is not decided."""
+IDLE_SECONDS: Final = 60.0
+"""The time after which a step is taken, though there is nothing to do."""
 ASKED_AGAIN_SECONDS: Final = 0.5
 """The time after which a part is asked again that has not answered."""
 
@@ -177,12 +184,14 @@ class Coordinator:
         request = call.request
         if (
             type(request) is not CommitTransaction
-            or self._bounds.is_whole
             or not self._bounds.contains(request.anchor)
             or self._bounds.refusal(request) is None
         ):
             return False
         self._arrived.append(call)
+        if not self._replica.serves and not self._asks_for_lease:
+            self._asks_for_lease = True
+            self._replica.submit(_OwnCall(Now(), self._has_asked))
         self._wake()
         return True
 
@@ -213,7 +222,7 @@ class Coordinator:
         """Do what there is to do; return in how many seconds there is more at the latest."""
         self._take_answers()
         self._begin_arrived()
-        now, pause = self._monotonic(), RUN_SECONDS
+        now, pause = self._monotonic(), IDLE_SECONDS
         for run in list(self.runs.values()):
             if run.is_decided:
                 continue
@@ -233,17 +242,18 @@ class Coordinator:
             calls, self._arrived = self._arrived, []
             for call in calls:
                 call.complete(None, self._not_leaseholder())
-        elif not replica.serves:
-            if not self._asks_for_lease:
-                self._asks_for_lease = True
-                replica.submit(_OwnCall(Now(), self._has_asked))
-        else:
+        elif not self._asks_for_lease:
             calls, self._arrived = self._arrived, []
             for call in calls:
                 self._begin(call)
 
-    def _has_asked(self, _: object, __: object) -> None:
+    def _has_asked(self, _: object, error: BaseException | None) -> None:
+        """Go on when the replica has the lease, or will not have it."""
         self._asks_for_lease = False
+        if error is not None:
+            calls, self._arrived = self._arrived, []
+            for call in calls:
+                call.complete(None, error)
         self._wake()
 
     def _begin(self, call: Call) -> None:
@@ -264,6 +274,9 @@ class Coordinator:
             return
         if not division.others:  # the range has got wider meanwhile
             self._replica.submit(call)
+            return
+        if any(_size_of(request, part) > PREPARED_RECORD_BYTES_MAX for part in division.others):
+            call.complete(None, too_large_part())
             return
         self._number += 1
         lease = self._replica.lease
@@ -375,6 +388,11 @@ class Coordinator:
         for call in calls:
             call.complete(None, error)
         self._died(run)
+
+
+def _size_of(request: CommitTransaction[Any], part: Part) -> int:
+    """Return about how many bytes it takes to prepare a part."""
+    return len(_encode((request.anchor, part.reads, part.spans, part.writes)))
 
 
 def _record_key(request: CommitTransaction[Any]) -> bytes:

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from postroom.errors import Invalid
+from postroom.errors import Invalid, TransactionTooLarge
+from postroom.limits import PREPARED_RECORD_BYTES_MAX
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import KeySet, Write
@@ -135,6 +136,15 @@ def merged(number_of_writes: int, parts: list[tuple[Part, list[Any]]]) -> list[A
             before = merged[number]
             merged[number] = answer if before is None else before + answer
     return merged if tells else []
+
+
+def too_large_part() -> TransactionTooLarge:
+    """Return the error of a transaction that has a too large part in another range."""
+    return TransactionTooLarge(
+        "the transaction has read, and writes, too much in another range than that of its first "
+        f"key, the limit is {PREPARED_RECORD_BYTES_MAX:,} bytes; nothing was changed: do the work "
+        "in smaller transactions"
+    )
 
 
 def _in_several_ranges(write: Write) -> Invalid:

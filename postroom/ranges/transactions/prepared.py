@@ -69,6 +69,7 @@ from postroom.ranges.transactions.one_range import (
     check_reads_in_parts,
     check_replaced,
 )
+from postroom.ranges.transactions.parts import too_large_part
 from postroom.ranges.transactions.requests import Prepare, Prepared, Resolve
 
 _log: Final = logging.getLogger(__name__)
@@ -222,11 +223,7 @@ class Participation:
 
     def _check_size(self, size: int) -> None:
         if size > PREPARED_RECORD_BYTES_MAX:
-            raise TransactionTooLarge(
-                f"the transaction has read, and writes, {size:,} bytes in another range than that "
-                f"of its first key, the limit is {PREPARED_RECORD_BYTES_MAX:,}; nothing was "
-                "changed: do the work in smaller transactions"
-            )
+            raise too_large_part()
         if self._intents.size_bytes + size > PREPARED_BYTES_MAX:
             raise _no_room(f"{PREPARED_BYTES_MAX:,} bytes of transactions")
 

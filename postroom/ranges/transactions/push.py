@@ -32,7 +32,7 @@ from postroom.ranges.carrier import Carrier
 from postroom.ranges.evaluation import Blocked, View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import CommitTransaction
-from postroom.ranges.transactions.coordinator import Coordinator
+from postroom.ranges.transactions.coordinator import IDLE_SECONDS, Coordinator
 from postroom.ranges.transactions.intents import AT_THE_END, NO_AGE, Intent, IntentTable
 from postroom.ranges.transactions.records import decided_in, is_of_several
 from postroom.ranges.transactions.requests import Push, Standing
@@ -146,7 +146,8 @@ class Pusher:
         """Do what there is to do; return in how many seconds there is more at the latest."""
         self._take_answers()
         self._forget_ended()
-        now, pause = self._monotonic(), LOOKED_AFTER_SECONDS
+        now = self._monotonic()
+        pause = LOOKED_AFTER_SECONDS if self._intents.by_transaction else IDLE_SECONDS
         for intent in list(self._intents.met):
             if intent.waiting:
                 self._refuse_late(intent, now)

@@ -24,7 +24,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.carrier import Carrier, Recipient
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
-from postroom.ranges.transactions.coordinator import CommitRun
+from postroom.ranges.transactions.coordinator import IDLE_SECONDS, CommitRun
 from postroom.ranges.transactions.records import (
     UnresolvedCommit,
     decode_unresolved,
@@ -37,7 +37,6 @@ TOLD_AGAIN_SECONDS: Final = 1.0
 FORGOTTEN_AT_ONCE: Final = 512
 FORGOTTEN_AFTER_SECONDS: Final = 0.5
 """The time for which commits of which all have heard are gathered, to be forgotten together."""
-IDLE_SECONDS: Final = 60.0
 
 Span: TypeAlias = tuple[bytes, bytes | None]
 

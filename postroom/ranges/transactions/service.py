@@ -30,8 +30,8 @@ from postroom.ranges.transactions.resolver import Resolver
 class StepWakeUp(Protocol):
     """The wake-up of the service."""
 
-    def set(self) -> None:
-        """Set it: there is something to do."""
+    def set(self, *, urgent: bool = False) -> None:
+        """Set it: there is something to do; for a client, if that is urgent."""
 
     async def wait(self, timeout_seconds: float) -> None:
         """Wait until it is set, or for a time, and reset it."""
@@ -70,7 +70,7 @@ class TransactionService:
     ) -> None:
         self._replica = replica
         self._wake_up = wake_up
-        wake = wake_up.set
+        wake = partial(wake_up.set, urgent=True)
         self.resolver = Resolver(
             replica.range_id, replica.bounds, carrier, monotonic, wake, replica.submit
         )

@@ -49,7 +49,7 @@ class _Carried(Call):
 
 
 class _Notice:
-    def set(self) -> None:
+    def set(self, *, urgent: bool = False) -> None:
         """Do nothing: the script takes steps."""
 
     async def wait(self, timeout_seconds: float) -> None:

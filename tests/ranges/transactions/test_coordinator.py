@@ -7,12 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroom.errors import CommitUnknown, ConditionFailed, TransactionConflict, Unavailable
+from postroom.errors import (
+    CommitUnknown,
+    ConditionFailed,
+    Invalid,
+    TransactionConflict,
+    TransactionTooLarge,
+    Unavailable,
+)
 from postroom.kv import keys
 from postroom.messaging.requests import EnqueueMessage, Peek
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.requests import (
+    Accounting,
     CollectGarbage,
     ConditionalPut,
     DeleteRange,
@@ -168,6 +176,16 @@ def test_write_skew_over_two_ranges_is_refused(store: Several) -> None:
     outcomes = [asked.answers[0][1] for asked in (one, other)]
     assert sum(error is None for error in outcomes) <= 1
     assert store.records() == 0
+
+
+def test_a_part_of_nine_mebibytes_is_refused(store: Several) -> None:
+    large = [Put(B + b"%d" % number, bytes(1024 * 1024)) for number in range(9)]
+    refused_with(store, TransactionTooLarge, Put(A, b""), *large)
+
+
+def test_a_write_that_lies_in_several_ranges_is_refused() -> None:
+    store = Several(b"n/")
+    refused_with(store, Invalid, Put(A, b""), Accounting(b"n/b", {"metric": 1}))
 
 
 # --- the client dies

@@ -461,7 +461,7 @@ def test_a_prepare_does_not_wait_for_a_lock(store: Participant) -> None:
 
 def test_a_record_of_nine_mebibytes_is_refused(store: Participant) -> None:
     large = [Put(b"%d" % number, bytes(1024 * 1024)) for number in range(9)]
-    with pytest.raises(TransactionTooLarge, match="the limit is 8,388,608"):
+    with pytest.raises(TransactionTooLarge, match="the limit is 8,388,608 bytes"):
         store.prepare(transaction_id(), *large)
     assert not store.intents
     assert store.records() == 0
