@@ -28,7 +28,7 @@ import msgspec
 from postroom import limits
 from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
-from postroom.kv.clock import HybridLogicalClock
+from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.ranges.admission import FairCalls
 from postroom.ranges.bounds import Bounds
@@ -42,6 +42,8 @@ from postroom.ranges.transactions.intents import AT_THE_END, NO_AGE, Age, Intent
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
+CLOCK_AHEAD_MAX: Final = from_seconds(86_400.0)
+"""The greatest difference of clocks that a read may carry from one range to another."""
 
 
 def _age_of(request: Any) -> Age:
@@ -169,11 +171,20 @@ class LocalReads:
             WrongRange: it concerns such keys.
             MeetsIntent: it has to wait.
             Blocked: it may have to, when the proposal under way has ended.
+            Postponed: the clock was behind its timestamp, which another range has told.
         """
         if not self.bounds.is_whole:
             self.bounds.check(call.request)
+            self._follow(call.request, now)
         if self.intents.by_transaction and call.request.meets_intents:
             self._look_for_intents(call, now)
+
+    def _follow(self, request: Any, now: int) -> None:
+        """Let the clock pass the timestamp of a read, if another range may have told that."""
+        at: int = getattr(request, request.read_at, 0)
+        if now < at <= now + CLOCK_AHEAD_MAX:
+            self._clock.pass_over(at)
+            raise Postponed
 
     def _look_for_intents(self, call: Call, now: int) -> None:
         """Let a read wait for transactions that may have committed at its timestamp, or before."""

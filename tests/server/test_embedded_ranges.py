@@ -17,7 +17,7 @@ import postroom
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import resolve
-from postroom.errors import Invalid
+from postroom.errors import Invalid, TransactionConflict
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import SPLITS_DURING_CALL_MAX
@@ -87,13 +87,27 @@ def test_tasks_use_all_ranges_and_list_them() -> None:
     asyncio.run(run())
 
 
-def test_a_transaction_over_several_ranges_is_refused() -> None:
+def test_a_transaction_over_several_ranges_commits_in_all_of_them() -> None:
     with threaded() as (_, db):
-        tx = db.begin()
-        tx.put(b"a", b"1")
-        tx.put(b"n", b"2")
-        with pytest.raises(Invalid, match="2 ranges"):
-            tx.commit()
+        for number in range(20):
+            with db.begin() as tx:
+                for key in (b"a", b"n", b"z"):
+                    before = tx.get(key)
+                    assert before == (b"%d" % (number - 1) if number else None)
+                    tx.put(key, b"%d" % number)
+        assert [db.get(key) for key in (b"a", b"n", b"z")] == [b"19"] * 3
+
+
+def test_one_of_two_transactions_that_read_what_the_other_writes_is_refused() -> None:
+    with threaded() as (_, db):
+        one, other = db.begin(), db.begin()
+        assert one.get(b"a") is None
+        assert other.get(b"n") is None
+        one.put(b"n", b"1")
+        other.put(b"a", b"1")
+        one.commit()
+        with pytest.raises(TransactionConflict):
+            other.commit()
         assert db.get(b"a") is None
 
 

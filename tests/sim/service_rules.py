@@ -9,9 +9,9 @@ from tests.sim import checkers
 
 SERVICES: Final = (
     "dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed", "membership",
-    "split", "split by size",
+    "split", "transactions", "split by size", "protections",
 )  # fmt: skip
-"""The names of the services of a range, in the order in which a node tells them."""
+"""The names of the services of the first range, in the order in which a node tells them."""
 
 
 def check_services(status: NodeStatus) -> None:

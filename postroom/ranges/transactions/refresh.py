@@ -17,17 +17,13 @@ among them. Like any reader it waits for intents that may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Final
 
 from postroom.errors import Invalid
 from postroom.kv import keys, versions
-from postroom.kv.clock import from_seconds
 from postroom.ranges.evaluation import Postponed, View
+from postroom.ranges.local_reads import CLOCK_AHEAD_MAX
 from postroom.ranges.ports import Registry
 from postroom.ranges.transactions.requests import Refresh
-
-CLOCK_AHEAD_SECONDS_MAX: Final = 86_400.0
-"""The greatest difference of clocks that a client may carry from one range to another."""
 
 
 class Refreshes:
@@ -58,7 +54,7 @@ class Refreshes:
         """
         least = max(request.after, request.until)
         if least >= view.now:
-            if least > view.now + from_seconds(CLOCK_AHEAD_SECONDS_MAX):
+            if least > view.now + CLOCK_AHEAD_MAX:
                 raise Invalid(f"the timestamp {least} lies more than a day ahead")
             self._pass_over(least)
             raise Postponed

@@ -40,7 +40,7 @@ from postroom.ranges.requests import (
     ScanChanges,
 )
 from postroom.ranges.transactions import prepared
-from postroom.ranges.transactions.requests import Ballot, Prepared
+from postroom.ranges.transactions.requests import Ballot, Prepared, Refresh
 from tests.messaging.one_range import Asked
 from tests.ranges.transactions.participant import SECOND, Participant, answer_of, transaction_id
 
@@ -367,6 +367,52 @@ def test_a_commit_beyond_the_end_of_the_lease_moves_that_end(store: Participant)
     assert store.replica.lease.start > 2 * hours_later
     assert store.commit(Put(b"r", b"later")).timestamp > 2 * hours_later
     assert store.value(b"k") == b"new"
+
+
+def test_a_read_at_the_timestamp_of_another_range_moves_clock_and_lease() -> None:
+    store = Participant(b"a")
+    store.commit(Put(b"k", b"v"), anchor=b"k")
+    hour_later = store.clock.now() + 3600 * SECOND
+    assert store.value(b"k", hour_later) == b"v"
+    assert store.replica.lease.expiration > hour_later
+    assert store.commit(Put(b"k", b"w"), anchor=b"k").timestamp > hour_later
+    store = store.taken_over()
+    assert store.value(b"k", hour_later) == b"v"
+    asked = store.ask(Get(b"k", 1 << 62))
+    assert isinstance(asked.answers[0][1], ValueError), "no clock goes that far"
+
+
+# --- refreshes
+
+
+def test_a_refresh_tells_the_latest_change_between_two_timestamps(store: Participant) -> None:
+    begin = store.clock.now()
+    first = store.commit(Put(b"k", b"1")).timestamp
+    second = store.commit(Put(b"k", b"2")).timestamp
+    for what in ({"keys": [b"k"], "spans": []}, {"keys": [], "spans": [(b"a", None)]}):
+        assert store.result(Refresh(after=begin, **what)) == second
+        assert store.result(Refresh(after=begin, until=first, **what)) == first
+        assert store.result(Refresh(after=second, **what)) == 0
+        assert store.result(Refresh(after=first, until=second - 1, **what)) == 0
+
+
+def test_a_refresh_waits_for_what_may_have_committed(store: Participant) -> None:
+    begin, id_ = store.clock.now(), transaction_id()
+    store.prepare(id_, Put(b"k", b"new"))
+    asked = store.ask(Refresh([b"k"], [], begin))
+    assert waits(asked)
+    ahead = store.clock.now() + 3600 * SECOND
+    store.resolve(id_, ahead)
+    assert answer_of(asked) == ahead, "it may have been acknowledged before"
+
+
+def test_nothing_commits_below_what_a_refresh_has_told(store: Participant) -> None:
+    hour_later = store.clock.now() + 3600 * SECOND
+    assert store.result(Refresh([b"k"], [], 1, hour_later)) == 0
+    store = store.taken_over()
+    assert store.commit(Put(b"k", b"v")).timestamp > hour_later
+    with pytest.raises(Invalid, match="a day ahead"):
+        store.result(Refresh([b"k"], [], 1 << 62))
 
 
 # --- messages, updates and watches
