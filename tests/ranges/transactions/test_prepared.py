@@ -406,7 +406,7 @@ def test_a_refresh_waits_for_what_may_have_committed(store: Participant) -> None
     assert answer_of(asked) == ahead, "it may have been acknowledged before"
 
 
-def test_nothing_commits_below_what_a_refresh_has_told(store: Participant) -> None:
+def test_later_commits_lie_above_what_a_refresh_has_told(store: Participant) -> None:
     hour_later = store.clock.now() + 3600 * SECOND
     assert store.result(Refresh([b"k"], [], 1, hour_later)) == 0
     store = store.taken_over()
