@@ -9,8 +9,10 @@ from __future__ import annotations
 import pytest
 
 from postroom.errors import StoreCorrupted
+from postroom.kv.engine import WriteSet
 from postroom.kv.keys import RAFT_LOG, RANGE, raft_log_prefix
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Append,
     Appended,
@@ -22,8 +24,9 @@ from postroom.raft.messages import (
     Vote,
     Voted,
 )
+from postroom.raft.stored_log import BEGINNING, membership_payload
 from postroom.raft.tombstones import Tombstone, read_tombstone
-from tests.raft.cluster import GROUP_ID, HistoryMachine
+from tests.raft.cluster import APPLIED, GROUP_ID, HistoryMachine
 from tests.raft.scripted import ScriptedPeers, command
 from tests.raft.test_fuzz import chunk
 
@@ -99,7 +102,9 @@ def test_a_member_that_comes_back_does_not_vote_with_a_part_of_the_log() -> None
 
 def test_a_member_that_comes_back_does_not_campaign() -> None:
     peers = Returning()
-    peers.turn((2, peers.append(TERM, (0, 0), (1, command(b"")), commit=1)))
+    voters = membership_payload(Members((1, 2, 3)))
+    peers.turn((2, peers.append(TERM, (0, 0), (1, voters), commit=1)))
+    assert peers.core.is_voter
     assert peers.turn((2, TimeoutNow(TERM))) == []
     assert not [each for _, each in peers.wait(5.0) if isinstance(each, PreVote | Vote)]
 
@@ -174,6 +179,29 @@ def test_a_provisional_replica_stores_nothing_before_its_snapshot() -> None:
     assert peers.group.term == 7
     peers.now += 1.0
     assert PreVoted(9, granted=True) in peers.ask(3, PreVote(9, 99, 8))
+
+
+def test_a_provisional_replica_hands_on_its_term_to_the_range_that_a_split_begins() -> None:
+    peers = Provisional()
+    peers.turn((2, Append(7, 3, 7, 3, 3, ())))
+    origin = peers.consensus.create(GROUP_ID + 1, (1,), HistoryMachine(MemoryEngine()))
+    staged: WriteSet = {}
+    members = Members((1, 2, 3))
+    assert peers.consensus.stage_beginning(GROUP_ID, members, origin.group_id, staged)
+    assert GROUP_ID not in peers.consensus.groups
+    index, term = BEGINNING
+    applied = index.to_bytes(8, "big") + term.to_bytes(8, "big")
+    peers.engine.write({**staged, APPLIED: applied}, sync=True)
+    peers.open()
+    assert (peers.group.term, peers.group.members) == (7, members.voters)
+    assert (peers.group.applied_index, peers.group.last_index) == (index, index)
+
+
+def test_a_range_does_not_begin_where_it_was_destroyed() -> None:
+    peers = Returning()
+    staged: WriteSet = {}
+    assert not peers.consensus.stage_beginning(GROUP_ID, Members((1, 2, 3)), GROUP_ID, staged)
+    assert staged == {}
 
 
 def test_a_snapshot_that_is_not_wanted_yet_is_taken_later() -> None:

@@ -90,7 +90,9 @@ def test_a_crash_before_every_write_while_a_replica_is_destroyed(power: bool) ->
         cluster.crash_at(3, number, power=power)
         cluster.nodes[3].departing.destroy(2, index)
         cluster.run(1.0)
-        if cluster.hosted(3, 2) is not None:  # it crashed before anything was written
+        is_destroyed = tombstone(cluster) is not None
+        assert (cluster.hosted(3, 2) is None) is is_destroyed
+        if not is_destroyed:  # it crashed before anything was written
             cluster.nodes[3].departing.destroy(2, index)
         cluster.until(lambda: is_gone(cluster))  # noqa: B023
         cluster.disks[3].at_write = None
@@ -98,6 +100,24 @@ def test_a_crash_before_every_write_while_a_replica_is_destroyed(power: bool) ->
         change(cluster, 2, AddLearner(3))
         cluster.settle(1, 2)
         cluster.close()
+
+
+def test_the_state_goes_after_the_tombstone_is_durable() -> None:
+    """Otherwise a crash could leave a log without a state."""
+    cluster = filled(SplitCluster())
+    cluster.split(b"m")
+    cluster.settle(1, 2)
+    index = removed(cluster)
+    node = cluster.nodes[3]
+    node.departing.destroy(2, index)
+    staged = node.prepare()
+    assert node.consensus.needs_sync
+    assert keys.raft_log_prefix(2) + b"t" in staged
+    assert not [key for key in staged if key[:1] >= keys.RANGE]
+    node.finish(node.write(staged))
+    assert descriptor_key(2) in node.prepare()
+    cluster.nodes.pop(3)
+    cluster.close()
 
 
 def test_a_destroyed_replica_comes_back_by_a_snapshot(has_log: bool) -> None:

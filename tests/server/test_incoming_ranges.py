@@ -9,7 +9,7 @@ import pytest
 from postroom.kv import keys
 from postroom.raft.interface import NodeId, RaftOptions
 from postroom.raft.messages import Append, Appended, Chunk, Message, encode_frame
-from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.descriptor import RangeDescriptor, descriptor_key
 from postroom.server.incoming_ranges import RANGES_PER_PEER
 from tests.server.split_cluster import SHORT_LOG, SplitCluster, splits_by_hand
 
@@ -153,14 +153,47 @@ def test_a_node_that_was_away_gets_what_several_splits_have_made(has_log: bool) 
     cluster.close()
 
 
-def test_a_split_elects_without_waiting_for_a_time_out() -> None:
-    """A request for a vote that comes before the split is applied counts when it is."""
+def test_a_request_for_a_vote_that_comes_before_the_split_is_applied_counts_when_it_is() -> None:
     cluster = filled(SplitCluster())
+    cluster.until(lambda: cluster.is_level(1))
+    known = cluster.nodes[1].root.group.applied_index
+
+    def tells_of_the_split(_: int, to: NodeId, group: int, message: Message) -> bool:
+        is_told = isinstance(message, Append) and message.commit_index > known
+        return is_told and to != 1 and group == 1
+
+    cluster.blocking = [tells_of_the_split]
     cluster.split(b"m")
+    assert cluster.hosted(2, 2) is None
+    assert cluster.hosted(3, 2) is None
+    group = cluster.nodes[1].replicas.hosted[2].group
+    group.hurry()
+    cluster.run(0.3)
+    assert not group.is_leader
     began = cluster.clock.seconds
-    cluster.nodes[1].replicas.hosted[2].group.hurry()
-    cluster.until(lambda: cluster.nodes[1].replicas.by_id(2).group.is_leader)
-    assert cluster.clock.seconds - began < 0.3
+    cluster.blocking.clear()
+    cluster.until(lambda: group.is_leader)
+    assert cluster.clock.seconds - began < 0.15, "it has waited for a time-out"
+    cluster.close()
+
+
+def test_a_node_that_has_lost_the_state_of_a_split_has_the_promises_of_the_right_half() -> None:
+    """The log of the right half tells that the split was agreed on: it is applied again."""
+    cluster = filled(SplitCluster(has_log=True))
+    cluster.split(b"m")
+    cluster.put(b"n")
+    cluster.until(lambda: cluster.is_level(1, 2))
+    group = cluster.nodes[2].replicas.by_id(2).group
+    before = (group.term, group.core.vote, group.last_index)
+    assert group.last_index > 2
+    disk = cluster.disks[2]
+    assert disk.durable.get(descriptor_key(2)) is None
+    disk._unsynced.clear()
+    cluster.crash(2, power=False)
+    cluster.start(2)
+    again = cluster.nodes[2].replicas.by_id(2).group
+    assert (again.term, again.core.vote, again.last_index) == before
+    cluster.settle(1, 2)
     cluster.close()
 
 
@@ -366,7 +399,12 @@ def test_a_snapshot_is_refused_while_another_range_has_a_key_of_it() -> None:
         (b"m", b"n", True), (b"z", None, True), (b"m", b"m", True),
     ):  # fmt: skip
         assert replicas.may_take(2, RangeDescriptor(2, start, end)) is is_free
-    replicas.by_id(2).state.arriving = RangeDescriptor(2, b"m", None)
+    state = replicas.by_id(2).state
+    first = next(state.open_snapshot().chunks)
+    assert state.may_install(first, is_whole=False)
+    assert state.arriving is None
+    assert state.may_install(first, is_whole=True)
+    replicas.by_id(2).bounds.take(RangeDescriptor(2, b"", b""))
     assert not replicas.may_take(3, RangeDescriptor(3, b"z", None))
     assert replicas.may_take(2, RangeDescriptor(2, b"m", None))
     cluster.close()
