@@ -63,8 +63,8 @@ class HostingNode(Protocol):
     def may_have_member(self, node_id: NodeId, *, besides: int | None = None) -> bool:
         """Return whether a node may be a member of some range's group."""
 
-    def share_values(self) -> None:
-        """Divide the memory for values among the ranges that are served here."""
+    def share_values(self, changed: HostedRange) -> None:
+        """Divide the memory for values anew, since a range is served, or is not any more."""
 
 
 class Waker(Protocol):
@@ -160,7 +160,7 @@ class HostedRange:
     def on_serving(self, serves: bool) -> None:
         """Start or stop the services, since the lease has come here, or is not used any more."""
         self.is_serving = serves
-        self._node.share_values()
+        self._node.share_values(self)
         said = "serves" if serves else "ceases to serve"
         _log.info("node %d %s range %d", self.node_id, said, self.range_id)
         if not serves:

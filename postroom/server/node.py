@@ -215,9 +215,9 @@ class Node:
             return node_id in self.options.members
         return any(node.node_id == node_id for node in self.nodes.nodes)
 
-    def share_values(self) -> None:
-        """Divide the memory for values among the ranges that are served here."""
-        self.replicas.share_values(self.values_bytes)
+    def share_values(self, changed: HostedRange) -> None:
+        """Divide the memory for values anew, since a range is served, or is not any more."""
+        self.replicas.share_values(self.values_bytes, changed)
 
     def _spread_leases(self) -> None:
         """Begin to spread the leases of several ranges, unless no other node could have them."""

@@ -16,10 +16,10 @@ may change with each turn of the replica, and when its proposal ends. It is aske
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from postroom.ranges.replica import Replica, take_turn
-from postroom.ranges.waiting import Deadlines
+from postroom.ranges.waiting import Deadlines, Line
 
 
 class RangeTurns:
@@ -28,6 +28,9 @@ class RangeTurns:
     Args:
         monotonic: seconds that never go back.
         replicas: returns all replicas; the first one has a part in each turn.
+
+    Attributes:
+        lines: the lines of calls that wait, of each replica; ``None``: other replicas have come.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class RangeTurns:
     ) -> None:
         self._monotonic = monotonic
         self._replicas = replicas
+        self.lines: list[Mapping[object, Line]] | None = None
         self._woken: deque[Replica] = deque()
         self._awake: dict[int, Replica] = {}
         self._changed: dict[int, Replica] = {}  # their deadlines are not known yet
@@ -63,8 +67,13 @@ class RangeTurns:
         return any(replica.wants_turn() for replica in self._awake.values())
 
     def hurries(self) -> bool:
-        """Return whether a request waits for the result of upkeep."""
-        return any(replica.hurries() for replica in self._replicas())
+        """Return whether a request waits for the result of upkeep.
+
+        Each wake-up of a service asks this.
+        """
+        if self.lines is None:
+            self.lines = [replica.waiting_for for replica in self._replicas()]
+        return any(self.lines)
 
     def evaluate(self) -> None:
         """Have all that are awake, or due, take a turn together."""

@@ -64,6 +64,8 @@ class Replicas:
         self._first: Replica
         self._spans: SpanMap[Replica] = SpanMap()
         self._turns = RangeTurns(monotonic, lambda: self._replicas)
+        self._noted: set[int] = set()
+        self._share = 0
         self._is_used_up: Callable[[], bool]
         self._has_read_its_share = False
         self._on_room: Callable[[], None] | None = None
@@ -144,21 +146,33 @@ class Replicas:
             self._is_used_up = self._is_any_used_up
             self.wants_turn, self.hurries = turns.wants_turn, turns.hurries
             self.evaluate, self.next_deadline = self._evaluate, turns.next_deadline
-        note = self._turns.note if len(self._replicas) > 1 else None
-        for hosted in self.hosted.values():
-            hosted.share_turns(note)
+        self._share_turns()
 
-    def share_values(self, values_bytes: int) -> None:
+    def _share_turns(self) -> None:
+        """Have the wake-ups of several ranges noted, and those of an only one not."""
+        self._turns.lines = None
+        has_several = len(self._replicas) > 1
+        note = self._turns.note if has_several else None
+        for range_id, hosted in self.hosted.items():
+            if (range_id in self._noted) != has_several:
+                hosted.share_turns(note)
+        self._noted = set(self.hosted) if has_several else set()
+
+    def share_values(self, values_bytes: int, changed: HostedRange) -> None:
         """Divide the memory for values among the ranges that are served here.
 
         Shares are halved, and halved again, so that few changes of leases empty the caches.
+
+        Args:
+            values_bytes: the size of that memory.
+            changed: the range that has begun, or ceased, to be served.
         """
         hosted = self.hosted.values()
         serving = sum([each.is_serving for each in hosted])
         if len(hosted) > 1 and serving:
-            share = values_bytes >> (serving - 1).bit_length()
-            for each in hosted:
-                each.resize_cache(share if each.is_serving else 0)
+            before, self._share = self._share, values_bytes >> (serving - 1).bit_length()
+            for each in (changed,) if self._share == before else hosted:
+                each.resize_cache(self._share if each.is_serving else 0)
 
     def by_id(self, range_id: int) -> Replica:
         """Return the replica of a range."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from postroom.ranges.contract import KeySet
@@ -104,23 +103,36 @@ class SpanMap(Generic[Owner]):
         Raises:
             ValueError: a span has no keys, or two owners would own a key. The map is as it was.
         """
-        starts, ends, owners = self._map
-        kept = [
-            (start, end, owner)
-            for start, end, owner in zip(starts, ends, owners, strict=True)
-            if owner not in spans
-        ]
-        added = [(*span, owner) for owner, span in spans.items() if span is not None]
-        every = sorted([*kept, *added], key=lambda each: each[0])
-        for start, end, _ in every:
-            if end is not None and end <= start:
-                raise ValueError(f"there are no keys from {start!r} to {end!r}")
-        for (_, end, _), (following, _, _) in pairwise(every):
-            if end is None or following < end:
-                raise ValueError(f"two ranges would own {following!r}")
-        self._map = _Map(
-            tuple(start for start, _, _ in every),
-            tuple(end for _, end, _ in every),
-            tuple(owner for _, _, owner in every),
-        )
+        starts, ends = list(self._map.starts), list(self._map.ends)
+        owners = list(self._map.owners)
+        for owner in spans:
+            if owner in owners:
+                index = owners.index(owner)
+                del starts[index], ends[index], owners[index]
+        for owner, span in spans.items():
+            if span is not None:
+                index = self._place(starts, ends, *span)
+                starts.insert(index, span[0])
+                ends.insert(index, span[1])
+                owners.insert(index, owner)
+        self._map = _Map(tuple(starts), tuple(ends), tuple(owners))
         self.version += 1
+
+    @staticmethod
+    def _place(
+        starts: list[bytes], ends: list[bytes | None], start: bytes, end: bytes | None
+    ) -> int:
+        """Return the index of a span that joins others.
+
+        Raises:
+            ValueError: it has no keys, or one of theirs.
+        """
+        if end is not None and end <= start:
+            raise ValueError(f"there are no keys from {start!r} to {end!r}")
+        index = bisect_left(starts, start)
+        before, following = ends[index - 1 : index], starts[index : index + 1]
+        if before and (before[0] is None or start < before[0]):
+            raise ValueError(f"two ranges would own {start!r}")
+        if following and (end is None or following[0] < end):
+            raise ValueError(f"two ranges would own {following[0]!r}")
+        return index

@@ -19,6 +19,7 @@ class Range:
         self._turned = turned
         self.wants = self.is_proposing = False
         self.deadline: float | None = None
+        self.waiting_for = dict[str, str]()
 
     def turn(self) -> None:
         self._turned.append(self.range_id)
@@ -28,9 +29,6 @@ class Range:
 
     def next_deadline(self) -> float | None:
         return self.deadline
-
-    def hurries(self) -> bool:
-        return False
 
 
 class Turns:
@@ -105,3 +103,9 @@ def test_a_removed_range_is_neither_awake_nor_due(turns: Turns) -> None:
     turns.now = 2.0
     assert turns.turn() == [1]
     assert turns.turns.next_deadline() is None
+
+
+def test_upkeep_hurries_while_a_call_of_any_range_waits(turns: Turns) -> None:
+    assert not turns.turns.hurries()
+    turns.ranges[1].waiting_for["a token"] = "a line"
+    assert turns.turns.hurries()
