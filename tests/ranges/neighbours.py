@@ -213,7 +213,9 @@ class Neighbour(OneRange):
 
     def fill(self, names: tuple[bytes, ...] = ODD_KEYS) -> None:
         """Store something of each kind at each of the keys that it contains."""
+        was_whole, self.bounds.is_whole = self.bounds.is_whole, True  # a part has no queues yet
         self.commit(CreateQueue(QUEUE, QueueSettings(purge_after=0.0)))
+        self.bounds.is_whole = was_whole
         for name in self.keys_of(names):
             self.commit(Put(name, b"old"), EnqueueMessage(name, b"message"))
             self.commit(Put(name, b"new"), EnqueueMessage(name, b"another"))

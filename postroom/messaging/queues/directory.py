@@ -306,6 +306,11 @@ class Directory:
         return made
 
     def _create(self, ctx: Evaluation, request: CreateQueue) -> None:
+        if not self._host.bounds.is_whole:
+            raise Invalid(
+                f"the store has several ranges, and queues need a store of one; the queue "
+                f"{request.name!r} was not made: keep it in a store that is not split"
+            )
         definition = self.definitions.create(ctx, request)
         if definition is None:
             self._check_not_damaged(request.name, self.definitions.read(ctx, request.name))
