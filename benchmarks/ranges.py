@@ -120,6 +120,48 @@ def busiest_node(settings: Settings) -> Measured:
     return _on_three_nodes(settings, measure)
 
 
+# --- messages between ranges
+
+
+SENT_AT_ONCE: Final = 100
+
+
+@benchmark("3 nodes: messages handed over to other ranges", "/s", 20_000.0)
+def handed_over(settings: Settings) -> Measured:
+    """Measure messages a second from three ranges, each led by its own node, to the other two.
+
+    A transaction sends 100. The time ends when all of them are in their inboxes. ``processor_us``
+    is the processor time of all nodes for a message.
+    """
+
+    async def measure(nodes: Nodes, db: postroom.aio.Database) -> Measured:
+        await _split(db, 3)
+        await _spread(db)
+
+        async def once(number: int) -> None:
+            async with db.begin() as tx:
+                tx.put(_prefix(number % 3) + b"%05d" % (number % 10_007), VALUE)
+                for each in range(SENT_AT_ONCE):
+                    prefix = _prefix((number + 1 + each % 2) % 3)
+                    tx.enqueue_message(prefix + b"inbox/%d" % (each % 16), VALUE)
+
+        await _in_flight(min(0.5, settings.seconds), 1, once)
+        await db.drain()
+        handed = (await db.status()).counters.handed
+        used, begun = sum(nodes.processor_seconds()), time.perf_counter()
+        _, sending, _ = await _in_flight(settings.seconds, IN_FLIGHT // 4, once)
+        await db.drain(60.0)
+        elapsed = time.perf_counter() - begun
+        used = sum(nodes.processor_seconds()) - used
+        handed = max((await db.status()).counters.handed - handed, 1)
+        details = {
+            "sent_per_s": round(handed / sending), "processor_us": round(1e6 * used / handed, 1),
+        }  # fmt: skip
+        return Measured(handed / elapsed, details)
+
+    return _on_three_nodes(settings, measure)
+
+
 # --- a split
 
 

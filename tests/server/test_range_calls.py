@@ -400,13 +400,14 @@ def test_a_drain_waits_for_what_other_ranges_have_taken(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 2)
-    for number in range(30):
-        db.put(b"z%d" % number, b"1")
     with db.begin() as tx:
-        tx.put(b"a", b"1")
-        tx.enqueue_update(DeleteRange(b"z0", None))
+        for number in range(200):
+            tx.put(b"a%d" % number, b"1")
+    with db.begin() as tx:
+        tx.put(b"z", b"1")
+        tx.enqueue_update(DeleteRange(b"a", b"b"))
     db.drain()
-    assert list(db.scan(b"z")) == []
+    assert list(db.scan(b"a", b"b")) == []
 
 
 def test_the_counters_of_all_ranges_are_added_up() -> None:
