@@ -153,10 +153,13 @@ class IncomingRanges:
         Requests go to a range that begins before the other one refuses them.
         """
         begun, self._begun = self._begun, []
-        changed, self._bounds_changed = self._bounds_changed, []
-        self.has_news = False
+        # A node that lags may apply several splits of a range at once: the last bounds count.
+        changed = {
+            range_id: (stored, observe) for range_id, stored, observe in self._bounds_changed
+        }
+        self._bounds_changed, self.has_news = [], False
         replicas = self._node.replicas
-        shorter = {range_id: decode_descriptor(stored, range_id) for range_id, stored, _ in changed}
+        shorter = {each: decode_descriptor(stored, each) for each, (stored, _) in changed.items()}
         for range_id, left in begun:
             if range_id in replicas.hosted:  # it held nothing, and its group is closed
                 replicas.remove(range_id)
@@ -165,7 +168,7 @@ class IncomingRanges:
                 hosted.group.hurry()
             self._deliver_requests(hosted)
             self._node.wake(urgent=True)
-        for range_id, stored, observe in changed:
+        for range_id, (stored, observe) in changed.items():
             observe(stored)
             replicas.follow(range_id)
 

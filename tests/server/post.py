@@ -1,4 +1,4 @@
-"""Three nodes with three ranges whose transactions send to each other, while things break."""
+"""Three nodes with ranges whose transactions send to each other, while things break and split."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from postroom.messaging.requests import (
 )
 from postroom.raft.interface import NetworkFaults
 from postroom.ranges.checks import prefixes
+from postroom.ranges.descriptor import RangeDescriptor, read_descriptor
 from postroom.ranges.requests import (
     Accounting,
     Committed,
@@ -37,12 +38,16 @@ from postroom.ranges.requests import (
     Put,
     ReadAccounting,
 )
+from postroom.ranges.split.requests import NewRangeId, PrepareSplit
 from postroom.server.node import Node
+from tests.messaging.one_range import Asked
 from tests.server.hosting import MEMBERS, ThreeNodes
 
 CUTS: Final = (b"k", b"p/5")
 POSTED: Final = b"p/9/x"
 """The key of additions, whose prefixes lie in two ranges."""
+SPLITS: Final = (b"d", b"n", b"pd", b"t")
+"""The keys at which ranges are split."""
 KEYS: Final = (b"ad", b"db", b"kg", b"na", b"pd", b"tb")
 """The recipients: two in each range. All of them but the last one have the same lane."""
 _FAULTS: Final = (
@@ -86,9 +91,13 @@ class Post:
 
     def commit(self, range_id: int, *writes: Any) -> Committed:
         """Commit a transaction in a range; return its answer."""
+        return self.commit_at(self.start_of(range_id), *writes)
+
+    def commit_at(self, anchor: bytes, *writes: Any) -> Committed:
+        """Commit a transaction in the range that contains a key; return its answer."""
         self._numbers += 1
-        anchor = _anchor(range_id)
         while True:
+            range_id = self.range_of(anchor)
             now = self._awaited_leader(range_id).clock.reading()
             request: CommitTransaction[Any] = CommitTransaction(
                 b"a client" + self._numbers.to_bytes(8, "big"), now, 60.0, 0,
@@ -105,13 +114,50 @@ class Post:
         """Return the answer of the leaseholder of a range, or raise its error."""
         return self.three.ask(self._awaited_leader(range_id).node_id, request)
 
-    def read(self, range_id: int, request: Any) -> Any:
-        """Return the answer to a read, however often the lease moves."""
+    def read(self, key: bytes, request: Any) -> Any:
+        """Return the answer of the range of a key, however often the lease moves."""
         while True:
             try:
-                return self.ask(range_id, request)
-            except Unavailable:
+                return self.ask(self.range_of(key), request)
+            except (Unavailable, CommitUnknown):
                 self.pass_time(0.01)
+
+    # --- ranges
+
+    def range_ids(self) -> list[int]:
+        """Return the ids of the ranges that any node has."""
+        found = {id_ for node in self.three.nodes.values() for id_ in node.replicas.hosted}
+        return sorted(found)
+
+    def descriptors(self) -> list[RangeDescriptor]:
+        """Return the newest descriptors that nodes have."""
+        return [
+            max(
+                (
+                    node.replicas.by_id(range_id).bounds.descriptor
+                    for node in self.three.nodes.values()
+                    if range_id in node.replicas.hosted
+                ),
+                key=lambda each: each.generation,
+            )
+            for range_id in self.range_ids()
+        ]
+
+    def range_of(self, key: bytes) -> int:
+        """Return the id of the range that contains a key."""
+        found = [each for each in self.descriptors() if contains(each, key)]
+        return max(found, key=lambda each: each.generation).range_id
+
+    def start_of(self, range_id: int) -> bytes:
+        """Return the first key of a range."""
+        return next(each.start for each in self.descriptors() if each.range_id == range_id)
+
+    def split(self, key: bytes) -> None:
+        """Have the range that contains a key split there, whatever comes of it."""
+        right_id = self.read(b"", NewRangeId())
+        leader = self.leader(self.range_of(key))
+        if leader is not None:
+            leader.replicas.submit(Asked(PrepareSplit(key, right_id)))
 
     def _awaited_leader(self, range_id: int) -> Node:
         self.three.until(lambda: self.leader(range_id))
@@ -156,7 +202,7 @@ class Post:
         self.look()
         ids = sorted(self._inboxes.get(key, ()))
         if ids:
-            self.commit(_range_of(key), ReapMessages(key, ids))
+            self.commit_at(key, ReapMessages(key, ids))
             self._inboxes[key] -= set(ids)
 
     def pass_time(self, seconds: float) -> None:
@@ -171,7 +217,7 @@ class Post:
         acts = [
             (8, self._send), (1, self._schedule), (4, self._update), (8, self._wait),
             (2, self._reap), (3, self._move_lease), (1, self._crash), (2, self._open),
-            (2, self._break_network),
+            (2, self._break_network), (1, self._split),
         ]  # fmt: skip
         for _ in range(steps):
             (act,) = self.random.choices([act for _, act in acts], [each for each, _ in acts])
@@ -181,16 +227,16 @@ class Post:
 
     def _send(self) -> None:
         keys_to = self.random.choices(KEYS, k=self.random.randint(1, 4))
-        self.send(self.random.choice(self.three.range_ids), *keys_to)
+        self.send(self.random.choice(self.range_ids()), *keys_to)
 
     def _schedule(self) -> None:
-        range_id = self.random.choice(self.three.range_ids)
+        range_id = self.random.choice(self.range_ids())
         milliseconds = self.random.choice([50, 1000])
         self.send(range_id, self.random.choice(KEYS), milliseconds=milliseconds)
 
     def _update(self) -> None:
         if self.random.random() < 0.3:
-            self.post(self.random.choice(self.three.range_ids))
+            self.post(self.random.choice(self.range_ids()))
         elif not self._writes:
             self._add()
         elif self.random.random() < 0.6:
@@ -200,7 +246,7 @@ class Post:
 
     def _add(self) -> None:
         targets = [each + b"/sum" for each in self.random.choices(KEYS, k=2)]
-        self.add(self.random.choice(self.three.range_ids), *targets)
+        self.add(self.random.choice(self.range_ids()), *targets)
 
     def _wait(self) -> None:
         self.pass_time(self.random.choice([0.003, 0.01, 0.05, 0.3]))
@@ -209,11 +255,10 @@ class Post:
         self.reap(self.random.choice(KEYS))
 
     def _move_lease(self) -> None:
-        range_id = self.random.choice(self.three.range_ids)
-        leader = self.three.leader(range_id)
+        range_id = self.random.choice(self.range_ids())
+        leader = self.leader(range_id)
         if leader is not None:
-            to = self.random.choice(list(self.three.nodes))
-            self.three.hosted(leader, range_id).hand_over(to)
+            leader.replicas.hosted[range_id].hand_over(self.random.choice(list(self.three.nodes)))
 
     def _crash(self) -> None:
         if len(self.three.nodes) == len(MEMBERS):
@@ -233,6 +278,9 @@ class Post:
             alone = self.random.choice(MEMBERS)
             self.three.network.partition([each for each in MEMBERS if each != alone])
 
+    def _split(self) -> None:
+        self.split(self.random.choice(SPLITS))
+
     def arrive(self) -> None:
         """Let the faults end, and everything arrive; check that nothing is missing."""
         self._open()
@@ -243,12 +291,12 @@ class Post:
         for key, sent in self.sent.items():
             assert sorted(self.seen[key]) == sorted(sent), f"messages to {key!r} are lost"
         for key, number in self.added.items():
-            value = self.read(_range_of(key), Get(key)).value
+            value = self.read(key, Get(key)).value
             assert int.from_bytes(value, "big") == number, f"{key!r} is {value!r}"
         for key in (each + b"/written" for each in KEYS):
-            assert self.read(_range_of(key), Get(key)).value == self.written.get(key), key
+            assert self.read(key, Get(key)).value == self.written.get(key), key
         for prefix in prefixes(POSTED):
-            sums = self.read(_range_of(prefix), ReadAccounting(prefix))
+            sums = self.read(prefix, ReadAccounting(prefix))
             assert sums.get("n", 0) == self.posted, prefix
         every = [counters for _, counters, _ in self.states()]
         assert sum(each.received for each in every) == sum(each.handed for each in every)
@@ -258,7 +306,7 @@ class Post:
     def is_quiet(self) -> bool:
         """Return whether nothing is left in any outbox."""
         states = list(self.states())
-        return len(states) == len(self.three.range_ids) and not any(
+        return len(states) == len(self.range_ids()) and not any(
             counters.pending for _, counters, _ in states
         )
 
@@ -268,8 +316,12 @@ class Post:
 
     def leader(self, range_id: int) -> Node | None:
         """Return the node that leads a range, and has applied what was committed before."""
-        groups = {node.replicas.hosted[range_id].group: node for node in self.three.nodes.values()}
-        newest = max(group.term for group in groups)
+        groups = {
+            node.replicas.hosted[range_id].group: node
+            for node in self.three.nodes.values()
+            if range_id in node.replicas.hosted
+        }
+        newest = max((group.term for group in groups), default=0)
         return next(
             (
                 node
@@ -281,7 +333,7 @@ class Post:
 
     def states(self) -> Iterator[tuple[int, Counters, Engine]]:
         """Yield each range that is led, with its counters and the state of its leader."""
-        for range_id in self.three.range_ids:
+        for range_id in self.range_ids():
             leader = self.leader(range_id)
             if leader is not None:
                 yield range_id, read_counters(leader.engine, range_id), leader.engine
@@ -294,9 +346,9 @@ class Post:
             assert counters.outgoing_messages == len(list(outgoing(engine, range_id, False)))
             assert counters.outgoing_updates == len(list(outgoing(engine, range_id, True)))
             for key in KEYS:
-                if _range_of(key) == range_id:
+                if contains(read_descriptor(engine, range_id), key):
                     self._look_at(key, engine)
-        if len(states) == len(self.three.range_ids):
+        if len(states) == len(self.range_ids()):
             self._check_transit(states)
 
     def _look_at(self, key: bytes, engine: Engine) -> None:
@@ -314,12 +366,15 @@ class Post:
     def _check_transit(self, states: dict[int, tuple[Counters, Engine]]) -> None:
         """Check that what was received and not handed is what marks say to be in two places."""
         known = 0
+        described = [read_descriptor(engine, id_) for id_, (_, engine) in states.items()]
+        if any(sum(contains(each, key) for each in described) != 1 for key in KEYS):
+            return  # a leader has not applied a split yet that others have
         for range_id, (_, engine) in states.items():
             for has_updates in (False, True):
                 for position, entry in outgoing(engine, range_id, has_updates):
                     key = key_of(entry)
                     channel = Channel(range_id, has_updates, 0 if has_updates else lane_of(key))
-                    recipient = _range_of(key)
+                    recipient = next(each.range_id for each in described if contains(each, key))
                     stored = states[recipient][1].get(marks.record_key(recipient, channel))
                     known += position <= marks.mark_of(marks.decode(stored), key)
         received = sum(counters.received for counters, _ in states.values())
@@ -336,9 +391,6 @@ def outgoing(engine: Engine, range_id: int, has_updates: bool) -> Iterator[tuple
         yield raw[len(prefix) :], decoder.decode(stored)
 
 
-def _range_of(key: bytes) -> int:
-    return 1 + sum(cut <= key for cut in CUTS)
-
-
-def _anchor(range_id: int) -> bytes:
-    return (b"a", *CUTS)[range_id - 1]
+def contains(descriptor: RangeDescriptor, key: bytes) -> bool:
+    """Return whether a range contains a key."""
+    return descriptor.start <= key and (descriptor.end is None or key < descriptor.end)

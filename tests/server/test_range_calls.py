@@ -445,6 +445,21 @@ def _told(node: Node, request: Any) -> Any:
     return asked.answers[0][0]
 
 
+def test_a_node_that_lags_applies_two_splits_of_a_range_in_one_turn(post: Post) -> None:
+    three = post.three
+    three.lead(1, 2)
+    three.lead(3, 2)
+    lagging = three.nodes.pop(1)
+    for key in (b"t", b"pd"):
+        post.split(key)
+        three.until(lambda key=key: post.start_of(post.range_of(key)) == key)  # type: ignore[misc]
+    post.pass_time(0.2)
+    three.nodes[1] = lagging
+    three.until(lambda: len(lagging.replicas.hosted) == 5)
+    post.send(1, b"pd", b"tb")
+    post.arrive()
+
+
 def test_entries_that_are_on_their_way_leave_after_a_restart(post: Post) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RangeCalls, "take", lambda *_: None)
