@@ -70,7 +70,9 @@ def test_pages_of_scheduled_entries_have_each_of_them_once_and_in_order(
     drawn: set[tuple[int, int, bool, int]], most: int
 ) -> None:
     stored = [
-        u64(range_id) + u64(due.at(when << 20) if is_moment else when << 20) + bytes([id_])
+        u64(range_id)
+        + u64(due.at(when << 20) if is_moment else when << 20)
+        + bytes([id_, is_moment])
         for range_id, when, is_moment, id_ in drawn
     ]
     found: list[bytes] = []
