@@ -31,7 +31,7 @@ A turn takes several replicas of a node through each stage together::
     propose  ─▶ propose           the command                       ┘
     conclude ─▶ ...               proposals that write nothing are answered
 
-A node has one range yet; ``benchmarks/groups.py`` puts many together. The ranges of a node do not
+A node has one range until that splits (:mod:`postroom.ranges.split`). The ranges of a node do not
 depend on each other, so each could take its turn after the other. But this is faster: a processor
 goes a part of a proposal's long way sixty times in a row in less time than all of it sixty times.
 With one transaction in each of 64 proposals, that takes a sixth less.

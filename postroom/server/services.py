@@ -6,7 +6,8 @@
 * *queues* fires their messages, ends leases that ran out, and does other work that is due in them;
 * the *collector* removes versions that no transaction can read any more;
 * the *feed* forgets the last changes when there are no watchers any more;
-* *membership* gives the consensus group the members that the record of the nodes names.
+* *membership* gives the consensus group the members that the record of the nodes names;
+* *split* carries out a split of the range that is prepared.
 
 Each is a coroutine that the node's turns step (:class:`NodeTasks`). A service of a deposed
 leaseholder can do no harm: its requests are evaluated under a lease that is over, and have no
