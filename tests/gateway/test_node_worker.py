@@ -126,7 +126,7 @@ def test_a_worker_in_node_survives_a_killed_node_and_a_killed_gateway(
         db = stack.enter_context(
             postroom.connect(addresses, insecure=True, connect_timeout=60, timeout=60)
         )
-        db.create_queue("jobs", ack_wait=10, min_backoff=0.1)
+        db.create_queue("jobs", ack_wait=3, min_backoff=0.1)
         beside = [
             stack.enter_context(
                 running("gateway", "--connect", addresses, "--insecure", "--listen", each)
