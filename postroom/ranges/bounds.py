@@ -28,7 +28,7 @@ from postroom.kv import keys
 from postroom.ranges.contract import KeySet, RangeIds
 
 if TYPE_CHECKING:
-    from postroom.ranges.contract import Request
+    from postroom.ranges.contract import Concern, Request
     from postroom.ranges.descriptor import RangeDescriptor
 
 
@@ -101,12 +101,9 @@ class Bounds:
 
     def refusal(self, request: Request) -> WrongRange | None:
         """Return the error for a request that concerns keys of other ranges; ``None``: none."""
-        for concern in request.participants():
-            if isinstance(concern, KeySet) and not self._contains_all(concern):
-                return WrongRange(self.descriptor)
-            if isinstance(concern, RangeIds) and {*concern.ids} - {self.descriptor.range_id}:
-                return WrongRange(self.descriptor)
-        return None
+        if all(map(self.contains_all, request.participants())):
+            return None
+        return WrongRange(self.descriptor)
 
     def check(self, request: Request) -> None:
         """Check that the range contains all that a request concerns.
@@ -127,11 +124,14 @@ class Bounds:
         if raw[:1] != keys.RANGE and not self.contains_engine_key(raw):
             raise WrongRange(self.descriptor)
 
-    def _contains_all(self, concern: KeySet) -> bool:
-        contains, contains_span = self.contains, self.contains_span
-        return all(map(contains, concern.keys)) and all(
-            contains_span(*span) for span in concern.spans
-        )
+    def contains_all(self, concern: Concern) -> bool:
+        """Return whether the range contains all that is named by keys, spans or ids of ranges."""
+        if isinstance(concern, KeySet):
+            contains, contains_span = self.contains, self.contains_span
+            return all(map(contains, concern.keys)) and all(
+                contains_span(*span) for span in concern.spans
+            )
+        return not isinstance(concern, RangeIds) or {*concern.ids} <= {self.descriptor.range_id}
 
 
 def no_such_range(*range_ids: int) -> Invalid:

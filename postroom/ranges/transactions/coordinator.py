@@ -184,7 +184,7 @@ class Coordinator:
         request = call.request
         if (
             type(request) is not CommitTransaction
-            or not self._bounds.contains(request.anchor)
+            or not self._bounds.contains_all(request.concerns())
             or self._bounds.refusal(request) is None
         ):
             return False
