@@ -41,7 +41,7 @@ def letters(range_id: int, stored: list[bytes], after: bytes, most: int) -> list
 def test_pages_of_dead_letters_have_each_of_them_once_and_in_order(
     drawn: set[tuple[int, int, bool, int]], most: int
 ) -> None:
-    stored = [u64(range_id) + u64(when) + bytes([id_]) for range_id, when, _, id_ in drawn]
+    stored = list({u64(range_id) + u64(when) + bytes([id_]) for range_id, when, _, id_ in drawn})
     found: list[bytes] = []
     while True:
         after = found[-1] if found else b""

@@ -1,7 +1,7 @@
 """The answers of several ranges to one request, made into one answer.
 
 A page of a list is merged in the order of the list. A range that has more tells where its page
-ends. What other ranges have behind that comes with a later page, so no page leaves anything out.
+ends. Entries of other ranges behind that come with a later page, so no page leaves anything out.
 """
 
 from __future__ import annotations
