@@ -80,6 +80,7 @@ class Client:
         self._running: Steps | None = None
         self.asked: Asked | None = None
         self._resent = 0
+        self._is_unknown = False
 
     def go_on(self) -> None:
         """Take the answer, if one has come, and send the next request."""
@@ -95,10 +96,13 @@ class Client:
         answer, error = self.asked.answers[0]
         may_resend = isinstance(error, CommitUnknown | Unavailable) and self._resent < RESENT_MAX
         self._resent += 1
+        self._is_unknown = self._is_unknown or isinstance(error, CommitUnknown)
         if may_resend and (story.ends or story.random.random() < 0.9):
             self._ask(self.asked.request)
             return
-        self._resent = 0
+        if self._is_unknown and isinstance(error, Unavailable):
+            error = CommitUnknown("an earlier try may have committed")
+        self._resent, self._is_unknown = 0, False
         try:
             if error is None:
                 self._ask(self._running.send(answer))
