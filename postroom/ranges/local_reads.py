@@ -135,7 +135,7 @@ class LocalReads:
         try:
             if self.intents.by_transaction or not self.bounds.is_whole:
                 self._check(call, view.now)
-            if before and getattr(call.request, "timestamp", 0) > before:
+            if before and (self.intents.going or getattr(call.request, "timestamp", 0) > before):
                 raise Blocked  # a proposal under evaluation may be seen from there
             answer = evaluator(view, call.request)
             if type(answer) is GeneratorType:
@@ -335,7 +335,8 @@ class LocalReads:
         # Before the bounds are looked at: they change with the proposal of a split.
         generation, at = self._generation, self.last_commit
         if (
-            self.is_stopped or self._registry.refusal is not None or self.intents.by_transaction
+            self.is_stopped or self._registry.refusal is not None
+            or self.intents.by_transaction or self.intents.going
             or not (self.bounds.is_whole or self.bounds.contains(key))
         ):  # fmt: skip
             return None

@@ -13,6 +13,7 @@ from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.split.records import halved_key
 from postroom.ranges.split.requests import AwaitSplit
+from postroom.ranges.transactions.intents import Intent, IntentTable
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
 from tests.server.splitting import counters, hosted, prepare, split
@@ -89,3 +90,26 @@ def test_a_store_that_was_split_has_no_queues(store: Store) -> None:
     split(store, b"m")
     with pytest.raises(Invalid, match="queues need a store of one"):
         store.db.create_queue("orders")
+
+
+def test_a_thread_reads_no_value_that_a_commit_over_ranges_replaces_at_an_earlier_timestamp(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is evaluated in the other range, but not proposed yet, when the thread reads."""
+    store.db.put(b"z", b"old")
+    right = split(store, b"m").replica
+    seen = []
+    remove = IntentTable.remove
+
+    def removed(table: IntentTable, intent: Intent, *, commits: bool) -> None:
+        remove(table, intent, commits=commits)
+        if table is right.intents:
+            seen.append(right.try_get(b"z"))
+
+    monkeypatch.setattr(IntentTable, "remove", removed)
+    with store.db.begin() as tx:
+        tx.put(b"a", b"new")
+        tx.put(b"z", b"new")
+    store.advance(1.0)
+    assert seen == [None]
+    assert store.db.get(b"z") == b"new"

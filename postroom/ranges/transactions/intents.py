@@ -205,6 +205,7 @@ class IntentTable:
 
     Attributes:
         by_transaction: the intents, in the order of their timestamps. Only to look at.
+        going: those whose end is evaluated, and not applied yet. Only to look at.
         met: those for which calls wait, or have waited.
         size_bytes: the size of all records.
         resume: a function that takes calls which are to be evaluated again.
@@ -225,7 +226,7 @@ class IntentTable:
         self._writers = _Holders()
         self._readers = _Holders()
         self._inboxes = _Holders()
-        self._going: dict[bytes, Intent] = {}
+        self.going: dict[bytes, Intent] = {}
         self._is_in_disorder = False
         self.has_changed = False
 
@@ -240,7 +241,7 @@ class IntentTable:
 
     def restart(self, stored: Reader) -> None:
         """Begin from what is stored. Calls go on waiting for the intents that are still there."""
-        known = {**self._going, **self.by_transaction}
+        known = {**self.going, **self.by_transaction}
         self.clear()
         found = [
             (decode_record(packed), raw, len(packed))
@@ -259,7 +260,7 @@ class IntentTable:
         """Forget all intents. Calls that wait for them are taken out first."""
         self.by_transaction.clear()
         self.met.clear()
-        self._going.clear()
+        self.going.clear()
         for each in (self._writers, self._readers, self._inboxes):
             each.clear()
         self.size_bytes = 0
@@ -299,13 +300,13 @@ class IntentTable:
         self._writers.remove(intent, intent.written, intent.written_spans)
         self._readers.remove(intent, intent.reads, intent.spans)
         self._inboxes.remove(intent, intent.inboxes, ())
-        self._going[intent.transaction_id] = intent
+        self.going[intent.transaction_id] = intent
         self.has_changed = True
         self._is_in_disorder = self._is_in_disorder or commits
 
     def gone(self, intent: Intent) -> None:
         """Let those go on that wait for an intent, whose end is applied."""
-        self._going.pop(intent.transaction_id, None)
+        self.going.pop(intent.transaction_id, None)
         calls, intent.waiting = list(intent.waiting), {}
         if calls:
             self.resume(calls)
@@ -323,10 +324,10 @@ class IntentTable:
 
     def limit(self, timestamp: int) -> int:
         """Return ``timestamp``, or the last one before it below which no commit is missing."""
-        if not self.by_transaction and not self._going:
+        if not self.by_transaction and not self.going:
             return timestamp
         first = islice(self.by_transaction.values(), 1)
-        least = min(intent.timestamp for intent in chain(first, self._going.values()))
+        least = min(intent.timestamp for intent in chain(first, self.going.values()))
         return min(timestamp, least - 1)
 
     def takes_disorder(self) -> bool:
@@ -438,7 +439,7 @@ class IntentTable:
         return calls
 
     def _all(self) -> Iterable[Intent]:
-        return chain(self.by_transaction.values(), self._going.values())
+        return chain(self.by_transaction.values(), self.going.values())
 
 
 _WRITTEN: Final = (keys.HEAD, keys.ACCOUNTING)
