@@ -38,7 +38,7 @@ ASTRAY: Final = 0
 """The id of the lane of the calls whose range is not known."""
 
 
-class Waiting:
+class LaneTally:
     """The number of calls that wait in the lanes of a client."""
 
     __slots__ = ("calls",)
@@ -67,7 +67,7 @@ class Lane:
         "_waiting", "commits", "descriptor", "hint", "holdings", "queue", "range_id", "target",
     )  # fmt: skip
 
-    def __init__(self, descriptor: RangeDescriptor, holdings: Holdings, waiting: Waiting) -> None:
+    def __init__(self, descriptor: RangeDescriptor, holdings: Holdings, waiting: LaneTally) -> None:
         self._waiting = waiting
         self.range_id = descriptor.range_id
         self.descriptor = descriptor
@@ -162,7 +162,7 @@ class Lanes:
     def __init__(self) -> None:
         self.locking: set[bytes] = set()
         self.cache = RangeCache()
-        self._waiting = Waiting()
+        self._waiting = LaneTally()
         first = Lane(RangeDescriptor(ROOT_ID), Holdings(self.locking), self._waiting)
         self.only: Lane | None = first
         self.by_id = {first.range_id: first}
