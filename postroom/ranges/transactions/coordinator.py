@@ -272,8 +272,12 @@ class Coordinator:
         except Error as error:
             call.complete(None, error)
             return
-        if not division.others:  # the range has got wider meanwhile
-            self._replica.submit(call)
+        if not division.others:
+            wrong = self._bounds.refusal(request)
+            if wrong is not None:  # it concerns records of another range, and no key there
+                call.complete(None, wrong)
+            else:  # the range has got wider meanwhile
+                self._replica.submit(call)
             return
         if any(_size_of(request, part) > PREPARED_RECORD_BYTES_MAX for part in division.others):
             call.complete(None, too_large_part())
