@@ -226,8 +226,8 @@ def split_beside_load(settings: Settings) -> Measured:
 def idle_ranges(settings: Settings) -> Measured:
     """Measure the processor time of a node with a thousand ranges that nobody uses.
 
-    Of the busiest node. ``memory_mib`` (goal 300) is the resident memory of the largest node,
-    ``split_ms`` the time of a split.
+    The node is the busiest one. ``memory_mib`` (goal 300) is the resident memory of the largest
+    node, ``split_ms`` the time of a split.
     """
     ranges = _few(settings, 1000)
 

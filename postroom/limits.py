@@ -351,6 +351,8 @@ CALLS_SERVED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The calls of other nodes that a node has not answered yet: more fail at once."""
 CALLS_READ_BYTES_A_TURN: Final = 2 * 1024 * 1024
 """The calls after which a turn takes in no more frames."""
+READ_AHEAD_SECONDS_MAX: Final = 86_400.0
+"""The greatest difference of clocks that a read may carry from one range to another."""
 CALL_CLOCK_OFFSET_SECONDS_MAX: Final = 1000 * 365 * 86400.0
 """The lead of another node's clock that a call cannot have: it would use up all timestamps."""
 NODE_ANSWER_BYTES_MAX: Final = 1024 * 1024

@@ -44,6 +44,7 @@ from postroom.client.sender import Sender
 from postroom.counted import counted
 from postroom.errors import (
     Error,
+    Invalid,
     Retryable,
     TransactionConflict,
     TransactionTooLarge,
@@ -346,6 +347,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
                 "other transactions hold what this one lost before, and did not end in time; "
                 "nothing was changed: try again (run() does)"
             ) from None
+        except Invalid:  # they belong to several ranges: it goes on without locks, which save work
+            return
         lifetime.check_still_open()
         self.keep_young()
 

@@ -30,6 +30,7 @@ from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
+from postroom.limits import READ_AHEAD_SECONDS_MAX
 from postroom.ranges.admission import FairCalls
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
@@ -42,8 +43,7 @@ from postroom.ranges.transactions.intents import AT_THE_END, NO_AGE, Age, Intent
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
-CLOCK_AHEAD_MAX: Final = from_seconds(86_400.0)
-"""The greatest difference of clocks that a read may carry from one range to another."""
+CLOCK_AHEAD: Final = from_seconds(READ_AHEAD_SECONDS_MAX)
 
 
 def _age_of(request: Any) -> Age:
@@ -135,7 +135,11 @@ class LocalReads:
         try:
             if self.intents.by_transaction or not self.bounds.is_whole:
                 self._check(call, view.now)
-            if before and (self.intents.going or getattr(call.request, "timestamp", 0) > before):
+            if before and (
+                self.intents.going
+                or not self.bounds.is_whole  # other ranges have acknowledged what is later
+                or getattr(call.request, "timestamp", 0) > before
+            ):
                 raise Blocked  # a proposal under evaluation may be seen from there
             answer = evaluator(view, call.request)
             if type(answer) is GeneratorType:
@@ -182,7 +186,7 @@ class LocalReads:
     def _follow(self, request: Any, now: int) -> None:
         """Let the clock pass the timestamp of a read, if another range may have told that."""
         at: int = getattr(request, request.read_at, 0)
-        if now < at <= now + CLOCK_AHEAD_MAX:
+        if now < at <= now + CLOCK_AHEAD:
             self._clock.pass_over(at)
             raise Postponed
 

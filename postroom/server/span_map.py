@@ -111,7 +111,7 @@ class SpanMap(Generic[Owner]):
                 del starts[index], ends[index], owners[index]
         for owner, span in spans.items():
             if span is not None:
-                index = self._place(starts, ends, *span)
+                index = self._index_for(starts, ends, *span)
                 starts.insert(index, span[0])
                 ends.insert(index, span[1])
                 owners.insert(index, owner)
@@ -119,7 +119,7 @@ class SpanMap(Generic[Owner]):
         self.version += 1
 
     @staticmethod
-    def _place(
+    def _index_for(
         starts: list[bytes], ends: list[bytes | None], start: bytes, end: bytes | None
     ) -> int:
         """Return the index of a span that joins others.

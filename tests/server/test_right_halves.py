@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import postroom
 from postroom.errors import Invalid
 from postroom.kv.engine import WriteSet
 from postroom.ranges.bounds import Bounds, WrongRange
@@ -113,3 +114,31 @@ def test_a_thread_reads_no_value_that_a_commit_over_ranges_replaces_at_an_earlie
     store.advance(1.0)
     assert seen == [None]
     assert store.db.get(b"z") == b"new"
+
+
+def test_a_transaction_sees_what_was_acknowledged_in_each_range_before_it_began(
+    store: Store,
+) -> None:
+    split(store, b"m")
+    store.db.put(b"a", b"1")
+    store.db.put(b"z", b"1")
+    store.db.put(b"z", b"2")
+    with store.db.begin() as tx:
+        assert (tx.get(b"a"), tx.get(b"z")) == (b"1", b"2")
+
+
+def test_run_tries_again_what_has_lost_keys_of_several_ranges() -> None:
+    tries = []
+    with postroom.open(":memory:") as db:
+        db.split(b"m")
+
+        def lose(tx: postroom.Transaction) -> None:
+            tries.append((tx.get(b"a"), tx.get(b"z")))
+            if len(tries) == 1:
+                db.put(b"a", b"another")
+                db.put(b"z", b"another")
+            tx.put(b"a", b"1")
+            tx.put(b"z", b"1")
+
+        db.run(lose)
+    assert len(tries) == 2

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from postroom.errors import Invalid
 from postroom.kv import keys, versions
 from postroom.ranges.evaluation import Postponed, View
-from postroom.ranges.local_reads import CLOCK_AHEAD_MAX
+from postroom.ranges.local_reads import CLOCK_AHEAD
 from postroom.ranges.ports import Registry
 from postroom.ranges.transactions.requests import Refresh
 
@@ -54,7 +54,7 @@ class Refreshes:
         """
         least = max(request.after, request.until)
         if least >= view.now:
-            if least > view.now + CLOCK_AHEAD_MAX:
+            if least > view.now + CLOCK_AHEAD:
                 raise Invalid(f"the timestamp {least} lies more than a day ahead")
             self._pass_over(least)
             raise Postponed
