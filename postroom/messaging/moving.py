@@ -46,7 +46,7 @@ from postroom.messaging.requests import (
     Moved,
 )
 from postroom.messaging.undelivered import DeadLetters
-from postroom.ranges.accounting import add_metrics, add_posted, is_posted
+from postroom.ranges.accounting import add_metrics, add_posted, is_posted, summed_prefixes
 from postroom.ranges.contract import KeySet
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
@@ -268,7 +268,7 @@ class AddingUp:
 
     def _account(self, request: Accounting, update: DeferredUpdate) -> None:
         self.totals.updates.append(update)
-        sums = request.sums()
+        sums = summed_prefixes(request)
         for prefix in sums:
             self._sum_up(self.totals.metrics, prefix, request.deltas)
         if is_posted(request, sums):

@@ -32,11 +32,20 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
         ValueTooLarge: it has too many prefixes or metrics.
     """
     check_accounting(request.key, request.deltas)
-    found = request.sums()
+    found = summed_prefixes(request)
     if is_posted(request, found):
         add_posted(ctx, found[-1], request.deltas)
     for prefix in found:
         add_metrics(ctx, prefix, request.deltas)
+
+
+def summed_prefixes(request: Accounting) -> list[bytes]:
+    """Return the prefixes to whose sums a request adds, in the order of their keys."""
+    found = prefixes(request.key)
+    if request.within is None:
+        return found
+    start, end = request.within
+    return [each for each in found if start <= each and (end is None or each < end)]
 
 
 def is_posted(request: Accounting, sums: list[bytes]) -> bool:

@@ -455,14 +455,6 @@ class Accounting(ConcernsKey, Write, frozen=True, tag="accounting", repr_omit_de
     deltas: dict[str, int]
     within: tuple[Bound, Bound | None] | None = None
 
-    def sums(self) -> list[bytes]:
-        """Return the prefixes to whose sums it adds, in the order of their keys."""
-        found = prefixes(self.key)
-        if self.within is None:
-            return found
-        start, end = self.within
-        return [each for each in found if start <= each and (end is None or each < end)]
-
     def concerns(self) -> Concern:
         """Return the keys of the sums: the key and its prefixes."""
         return KeySet(tuple(dict.fromkeys((self.key, *prefixes(self.key)))))

@@ -24,6 +24,7 @@ import msgspec
 
 from postroom.messaging.handover import marks
 from postroom.messaging.handover.marks import Marks
+from postroom.ranges.accounting import summed_prefixes
 from postroom.ranges.requests import Accounting, DeleteRange
 
 Span: TypeAlias = tuple[bytes, bytes | None]
@@ -44,7 +45,7 @@ def spans_of(update: Any) -> list[Span]:
     if type(update) is DeleteRange:
         return [(update.start, update.end)]
     if type(update) is Accounting:
-        return [(prefix, prefix + b"\x00") for prefix in update.sums()]
+        return [(prefix, prefix + b"\x00") for prefix in summed_prefixes(update)]
     return [(update.key, update.key + b"\x00")]
 
 
@@ -63,7 +64,7 @@ def part_within(update: Any, start: bytes, end: bytes | None) -> Any:
     if type(update) is Accounting:
         span = _clipped(update.within or (b"", None), start, end)
         part = msgspec.structs.replace(update, within=span)
-        return part if part.sums() else None
+        return part if summed_prefixes(part) else None
     return update if start <= update.key and (end is None or update.key < end) else None
 
 
