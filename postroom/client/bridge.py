@@ -40,6 +40,7 @@ class BridgedSender:
         self.reading = blocking.reading
         self.monotonic = blocking.monotonic
         self.try_get = blocking.try_get
+        self.range_of = blocking.range_of
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """Return an awaitable of the answer to ``request``; its cancellation undoes the answer."""
@@ -101,6 +102,7 @@ class LoopSender:
         self.patience_seconds = sender.patience_seconds
         self.reading = sender.reading
         self.monotonic = sender.monotonic
+        self.range_of = sender.range_of
         self.send = sender.send
         self.sleep = sender.sleep
         self.now = sender.now

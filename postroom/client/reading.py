@@ -15,6 +15,13 @@ since.
 While everything read so far is locked, the timestamp *moves*: the answer to ``get_for_update`` may
 be from a later one, since no other transaction could change those keys in between.
 
+*Several ranges* on different nodes have different clocks. The timestamp is that of the range which
+has answered first. In another range something may have been acknowledged before the transaction
+began, at a later timestamp. A read there therefore asks whether anything later exists
+(:mod:`postroom.ranges.transactions.refresh`). If it does, the timestamp moves up to that, unless
+something that was read before has changed in between, which is a conflict. Inboxes are left out: a
+peek in another range may miss what its node's clock was ahead for.
+
 Inboxes are read in two ways. A peek is a read like the others. A reap takes the messages that are
 there *now*. Messages that it does not return are no read, because consumers must not be in conflict
 with arriving messages. But an inbox that a reap finds empty, with no messages held by others, is a
@@ -36,7 +43,7 @@ each answer: it may have ended, or have written the key.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -50,8 +57,14 @@ from postroom.messaging.requests import CheckInbox, Peeked
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER
 from postroom.ranges.requests import Get, GetForUpdate, Value, Values
+from postroom.ranges.transactions.requests import Refresh
 
 AnswerT = TypeVar("AnswerT", Value, Values, Peeked)
+
+UNSETTLED: Final = -1
+"""The range of the timestamp before the first answer."""
+UNKNOWN_RANGE: Final = -2
+"""The range of a timestamp of which it is not known: reads in every range ask for later changes."""
 
 
 class Reads(msgspec.Struct, eq=False, gc=False):
@@ -75,6 +88,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     locked: int = 0
     _peeked: list[CheckInbox] = NO_LIST
     _drained: dict[CheckInbox, None] = {}
+    _range: int = UNSETTLED
 
     def add(self, key: bytes) -> None:
         """Note that ``key`` was read."""
@@ -90,12 +104,20 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         reply: Value = await self._sender.send(Get(key, self.timestamp))
         if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
+        if self._sender.range_of is not None and self._is_elsewhere(key):
+            await self._catch_up([key], [])
+            while reply.timestamp != self.timestamp:
+                reply = await self._sender.send(Get(key, self.timestamp))
         self.add(key)
         return reply
 
     async def get_many(self, keys: list[bytes]) -> Values:
         """Return the stored values of ``keys``."""
         reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
+        if self._sender.range_of is not None and keys and self._is_elsewhere(keys[0]):
+            await self._catch_up(keys, [])
+            while reply.timestamp != self.timestamp:
+                reply = await stored_values(self._sender, keys, self.timestamp)
         self.keys = self.keys or []
         self.keys += keys
         return reply
@@ -114,6 +136,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
                 self.timestamp = reply.timestamp
             if self._settles(reply.timestamp):
                 break
+        if self._sender.range_of is not None:
+            self._is_elsewhere(key)  # the lock was refused if anything later exists there
         self.add(key)
         self.locked += 1
         return reply
@@ -129,8 +153,12 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         if not self.timestamp:
             timestamp = self._sender.now()
             self._settles(timestamp if isinstance(timestamp, int) else await timestamp)
-        found = pages(self._sender, start, end, self.timestamp, limit=limit, reverse=reverse)
-        async for page in found:
+        if self._sender.range_of is not None and self._is_elsewhere(start):
+            await self._catch_up([], [(start, end)])
+        at = self.timestamp
+        async for page in pages(self._sender, start, end, at, limit=limit, reverse=reverse):
+            if at != self.timestamp:
+                raise _moved_on()
             self.spans = self.spans or []
             self.spans.append((page.start, page.end))
             yield page
@@ -138,12 +166,48 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     async def peek(self, key: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the oldest ``limit`` messages of an inbox, as (id, stored)."""
         reply = await self._at_one(lambda at: stored_messages(self._sender, key, at, limit))
+        if self._sender.range_of is not None:
+            self._is_elsewhere(key)
         ids = tuple(id_ for id_, _ in reply.messages)
         is_whole = len(ids) < limit
         self.inboxes = True
         self._peeked = self._peeked or []
         self._peeked.append(CheckInbox(key, len(ids) if is_whole else None, ids))
         return reply.messages
+
+    # --- reads in other ranges
+
+    def _is_elsewhere(self, key: bytes) -> bool:
+        """Return whether a key lies in another range than that of the timestamp.
+
+        The first answer settles that range.
+        """
+        assert self._sender.range_of is not None
+        range_id = self._sender.range_of(key)
+        if self._range == UNSETTLED:
+            self._range = range_id or UNKNOWN_RANGE
+            return False
+        return range_id != self._range
+
+    async def _catch_up(self, keys: list[bytes], spans: list[tuple[bytes, bytes | None]]) -> None:
+        """Move the timestamp up to the latest change of what is read in another range, if any.
+
+        Raises:
+            TransactionConflict: something that was read before has changed until then.
+        """
+        before = self.timestamp
+        latest: int = await self._sender.send(Refresh(keys, spans, before))
+        if latest <= self.timestamp:
+            return
+        keys_checked = spans_checked = 0
+        while keys_checked < len(self.keys) or spans_checked < len(self.spans):
+            keys, spans = [*self.keys[keys_checked:]], [*self.spans[spans_checked:]]
+            keys_checked, spans_checked = len(self.keys), len(self.spans)
+            if await self._sender.send(Refresh(keys, spans, before, latest)):
+                raise _moved_on()
+        if self.inboxes:
+            raise _moved_on()
+        self.timestamp = max(self.timestamp, latest)
 
     def found_drained(self, key: bytes, held: int) -> None:
         """Note that an inbox held only ``held`` messages, all taken by this transaction."""
@@ -178,6 +242,13 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         if writes or (self._drained and seen > 1):
             return [*self._drained, *self._peeked]
         return []
+
+
+def _moved_on() -> TransactionConflict:
+    return TransactionConflict(
+        "what this transaction has read was changed before it read in another range; nothing was "
+        "changed: try again (run() does)"
+    )
 
 
 class Overlay:

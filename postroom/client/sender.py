@@ -151,6 +151,13 @@ class Sender(Protocol):
     next_id: Callable[[], bytes]
     patience_seconds: float
 
+    @property
+    def range_of(self) -> Callable[[bytes], int] | None:
+        """Return the function that tells the id of the range of a key; 0: it is not known.
+
+        ``None``: one clock has all timestamps, as in an embedded store.
+        """
+
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """Return an awaitable of the answer to ``request``, to be awaited once.
 

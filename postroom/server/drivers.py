@@ -21,7 +21,7 @@ import asyncio
 import random  # noqa: TID251 - passed in, as an instance
 import signal
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from importlib import import_module
 from types import FrameType
@@ -179,6 +179,7 @@ class NodeDriver:
         self.random = randomness
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
+        self.range_of: Callable[[bytes], int] | None = None
         self.monotonic = node.monotonic
         self._signals = DeferredSignals()
         self._closed = False

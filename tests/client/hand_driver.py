@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from asyncio import CancelledError
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
 
@@ -84,6 +84,7 @@ class HandDriver:
         self.next_id = TransactionIds(random.randbytes(8))
         self.closed = False
         self.patience_seconds = 0.0
+        self.range_of: Callable[[bytes], int] | None = None
         self._clock = clock
         self._woken = False
         self._timed: list[_Waiting] = []
@@ -227,6 +228,7 @@ class RemoteDriver(HandDriver):
         super().__init__(clock, random)
         self.router = Router(["node:7400"], _Port(self), clock.monotonic, Random(7))
         self.next_id = TransactionIds(self.router.client)
+        self.range_of = self.router.range_of
         self.cut = False
         self._streams: dict[int, Session] = {}
         self._alarm = math.inf

@@ -33,6 +33,7 @@ class Answers:
         self.random = Random(1)
         self.next_id = TransactionIds(bytes(8))
         self.patience_seconds = 0.0
+        self.range_of = None
         self.answers = list(answers)
         self.posted: list[Any] = []
         self.seconds = 0.0

@@ -53,6 +53,7 @@ class Script:
     def __init__(self) -> None:
         self.random = Random(1)
         self.patience_seconds = 0.0
+        self.range_of = None
         self.clock = 10
         self.versions: dict[bytes, list[int]] = {key: [1] for key in KEYS}
         self.held: list[_Waiting] = []

@@ -43,6 +43,7 @@ class Ready:
         self.random = Random(1)
         self.next_id = TransactionIds(b"a client").draw
         self.patience_seconds = 0.0
+        self.range_of = None
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         return _There()

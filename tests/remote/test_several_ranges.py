@@ -17,6 +17,7 @@ from postroom.protocol.requests import REVISION
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
 from postroom.ranges.requests import CommitTransaction, Get, GetMany, Now, Protect, Unprotect
+from postroom.ranges.transactions.requests import Refresh
 from postroom.server.cluster.session_ranges import led_ranges
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -246,6 +247,22 @@ def test_a_client_follows_ranges_that_different_nodes_lead(three: ThreeNodes) ->
     assert client.ask(Get(b"a")).value == b"left"
     listed = client.ask(ListRanges(b"", None))
     assert [(each.id, each.leader) for each in listed] == [(1, 3), (2, 3)]
+
+
+def test_a_question_for_later_changes_goes_to_all_ranges_that_it_concerns(
+    three: ThreeNodes,
+) -> None:
+    three.lead(1, 1)
+    three.lead(2, 2)
+    client = Streams(three)
+    before = client.ask(Now())
+    client.put(1, b"a", b"left")
+    client.put(2, b"z", b"right")
+    client.put(3, b"y", b"right")
+    latest = client.ask(Refresh([b"a", b"z"], [], before))
+    assert latest == max(client.ask(Refresh([key], [], before)) for key in (b"a", b"z"))
+    assert client.ask(Refresh([], [(b"b", None)], latest)) > latest
+    assert client.ask(Refresh([b"b"], [(b"x", b"y")], before)) == 0
 
 
 def test_a_protection_is_taken_back_after_another_range_was_led_anew(three: ThreeNodes) -> None:

@@ -8,7 +8,7 @@ senders: :class:`LocalProcess`, for clients beside an embedded store, and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Self
 
@@ -107,6 +107,7 @@ class ClientSender:
         self.world: Any = world
         self.random = randomness
         self.patience_seconds = 0.0
+        self.range_of: Callable[[bytes], int] | None = None
         self.is_dead = False
 
     def die(self) -> None:

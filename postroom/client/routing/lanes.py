@@ -250,6 +250,17 @@ class Lanes:
         self.direct(way, lane, is_named=first is not None and Scope.WHOLE_STORE not in concerns)
         return lane
 
+    def range_of(self, key: bytes) -> int:
+        """Return the id of the range that contains a key, from any thread; 0: it is not known."""
+        only = self.only
+        if only is not None:
+            return only.range_id
+        try:
+            owner = self.cache.owner(key)
+        except LookupError:  # it is being changed
+            return 0
+        return 0 if owner is None else owner.range_id
+
     def of_range(self, call: RemoteCall, range_id: int) -> Lane:
         """Return the lane of a range, to which a call goes by the id."""
         lane = self.by_id[range_id]

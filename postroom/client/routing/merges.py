@@ -24,6 +24,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.contract import RANGE_ID_BYTES, Request
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import Now, ReleaseLocks
+from postroom.ranges.transactions.requests import Refresh
 
 _DUE_END: Final = RANGE_ID_BYTES + 8
 _LetterOrder: TypeAlias = tuple[bytes, bytes]
@@ -93,6 +94,7 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     ListScheduled: _schedule,
     Now: max,
     ReadCounters: summed,
+    Refresh: max,
     ReleaseLocks: _nothing,
 }
 """The requests that may go to several ranges, each with the function that merges their answers."""

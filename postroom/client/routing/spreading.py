@@ -16,7 +16,7 @@ Locks are released by node: each one has those of all the ranges that it leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -24,8 +24,11 @@ import msgspec
 from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.merges import MERGES
+from postroom.client.routing.range_cache import RangeCache
 from postroom.ranges.contract import KeySet
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import Now, Protect, ReleaseLocks
+from postroom.ranges.transactions.requests import Refresh
 
 
 class Spread:
@@ -48,7 +51,9 @@ class Spread:
         """Return its parts, which are to be assigned to lanes."""
         request: Any = self._call.request
         concern = request.concerns()
-        if isinstance(concern, KeySet):
+        if type(request) is Refresh:
+            parts = [PartCall(self, each) for each in _by_range(request, lanes.cache)]
+        elif isinstance(concern, KeySet):
             parts = [
                 PartCall(self, msgspec.structs.replace(request, start=start, end=end))
                 for start, end, _ in lanes.cache.pieces(*concern.spans[0])
@@ -132,7 +137,7 @@ def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:
         return False
     concern = request.concerns()
     if isinstance(concern, KeySet):
-        return sum(1 for _ in lanes.cache.pieces(*concern.spans[0])) > 1
+        return len(lanes.cache.owners(concern)) > 1
     if type(call) is PartCall and call.range_id in lanes.by_id:
         return call.way is not None and call.way.is_stray
     return type(request) is ReleaseLocks or not lanes.cache.has_gap()
@@ -143,3 +148,16 @@ def _asked(request: Any, lanes: Lanes) -> list[Lane]:
     if type(request) is ReleaseLocks:
         return list({lane.target: lane for lane in lanes if lane.target is not None}.values())
     return list(lanes)
+
+
+def _by_range(request: Refresh, cache: RangeCache) -> Iterator[Refresh]:
+    """Yield the parts of a request, one for each range, and one for what lies in gaps."""
+    keys: dict[RangeDescriptor | None, list[bytes]] = {}
+    spans: dict[RangeDescriptor | None, list[tuple[bytes, bytes | None]]] = {}
+    for key in request.keys:
+        keys.setdefault(cache.owner(key), []).append(key)
+    for span in request.spans:
+        for start, end, owner in cache.pieces(*span):
+            spans.setdefault(owner, []).append((start, end))
+    for owner in {**keys, **spans}:
+        yield msgspec.structs.replace(request, keys=keys.get(owner, []), spans=spans.get(owner, []))

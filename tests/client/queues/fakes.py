@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ class FakeSender:
         self.random = Random(1)
         self.next_id = TransactionIds(b"a client")
         self.patience_seconds = 0.0
+        self.range_of: Callable[[bytes], int] | None = None
         self.asked: list[Any] = []
         self.answers: deque[Any] = deque()
         self.seconds = 0.0
