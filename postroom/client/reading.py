@@ -246,7 +246,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
 def _moved_on() -> TransactionConflict:
     return TransactionConflict(
-        "what this transaction has read was changed before it read in another range; nothing was "
+        "something that was read was changed before the read in another range; nothing was "
         "changed: try again (run() does)"
     )
 

@@ -169,10 +169,13 @@ class Replicas:
         """
         hosted = self.hosted.values()
         serving = sum([each.is_serving for each in hosted])
-        if len(hosted) > 1 and serving:
-            before, self._share = self._share, values_bytes >> (serving - 1).bit_length()
-            for each in (changed,) if self._share == before else hosted:
-                each.resize_cache(self._share if each.is_serving else 0)
+        if len(hosted) == 1:
+            return
+        before = self._share
+        if serving:
+            self._share = values_bytes >> (serving - 1).bit_length()
+        for each in (changed,) if self._share == before else hosted:
+            each.resize_cache(self._share if each.is_serving else 0)
 
     def by_id(self, range_id: int) -> Replica:
         """Return the replica of a range."""

@@ -22,7 +22,7 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
 )
-from postroom.ranges import calls, garbage, transactions
+from postroom.ranges import calls, garbage
 from postroom.ranges.calls import LeasedWrites
 from postroom.ranges.evaluation import LONG_SHARE
 from postroom.ranges.requests import (
@@ -31,6 +31,7 @@ from postroom.ranges.requests import (
     Put,
     Scan,
 )
+from postroom.ranges.transactions import one_range
 from tests.attacks.hostile import Attacker, Target
 from tests.sim import checkers
 
@@ -343,7 +344,7 @@ def test_the_spans_of_a_commit_are_sorted_over_turns(
         most = max(most, done[0])
         return staged
 
-    monkeypatch.setattr(transactions, "_START", start)
+    monkeypatch.setattr(one_range, "_START", start)
     monkeypatch.setattr(target.store.node, "prepare", looked)
     spans = [(b"%04d" % n, b"%04d" % (n + 2)) for n in range(count)]  # all of them are one
     Random(1).shuffle(spans)
@@ -369,7 +370,7 @@ def test_merged_spans_are_the_same_keys_in_order(
     spans = [(bytes([a]), None if b is None else bytes([max(a, b)])) for a, b in numbers]
     ctx = cast("Any", SimpleNamespace(steps=0, is_used_up=lambda: False))
     with patch.object(limits, "TURN_STEPS_MAX", steps):
-        merged = [span for span in transactions._merged(ctx, spans) if span is not None]
+        merged = [span for span in one_range._merged(ctx, spans) if span is not None]
 
     def covered(spans: list[tuple[bytes, bytes | None]]) -> set[int]:
         return {

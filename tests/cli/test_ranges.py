@@ -55,8 +55,9 @@ def test_a_range_is_split_at_a_key(tmp_path: Path) -> None:
     assert failed_with(told, 1, "range 2 begins at", "within it")
     with postroom.open(tmp_path / "store") as db:
         assert (db.get(b"a"), db.get(b"n")) == (b"1", b"2")
+    with postroom.open(tmp_path / "other") as db:
         db.create_queue("orders")
-    told = invoke("range", "split", "c", *store)
+    told = invoke("range", "split", "c", "--path", str(tmp_path / "other"))
     assert failed_with(told, 1, "the queue 'orders'")
 
 

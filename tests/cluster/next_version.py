@@ -17,8 +17,8 @@ RAISED = {
     "postroom/version.py": [(r'(VERSION = )"[^"]+"', r'\1"99.0.0"')],
     "postroom/kv/marker.py": [(r"(?m)^(FORMAT_VERSION: Final = )1$", r"\g<1>2")],
     "postroom/raft/stored_log.py": [
-        (r"(?m)^(ENTRIES_VERSION: Final = )1$", r"\g<1>2"),
-        (r"(?m)^(KIND_VERSIONS.* MEMBERSHIP: )1", r"\g<1>2"),
+        (r"(?m)^(ENTRIES_VERSION: Final = )2$", r"\g<1>3"),
+        (r"(?m)^(KIND_VERSIONS.* MEMBERSHIP: )1", r"\g<1>3"),
     ],
     "postroom/protocol/requests.py": [
         (r"(?m)^(REVISION: Final = .+)$", r"\1 + 1"),

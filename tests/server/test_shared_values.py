@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postroom.server.node import Node
 from tests.client.stores import Store
 from tests.server.hosting import ThreeNodes, cut
 
@@ -37,11 +38,13 @@ def test_a_range_that_is_not_served_here_has_no_memory_for_values() -> None:
     for range_id in (1, 2, 3):
         nodes.lead(range_id, range_id)
     for node_id, node in nodes.nodes.items():
-        shares = [node.replicas.hosted[each].values_bytes for each in (1, 2, 3)]
         whole = [node.values_bytes if each == node_id else 0 for each in (1, 2, 3)]
-        assert shares == whole
+        nodes.until(lambda node=node, whole=whole: shares(node) == whole)
     nodes.lead(2, 1)
     node = nodes.nodes[1]
-    shares = [node.replicas.hosted[each].values_bytes for each in (1, 2, 3)]
-    assert shares == [node.values_bytes // 2, node.values_bytes // 2, 0]
+    nodes.until(lambda: shares(node) == [node.values_bytes // 2, node.values_bytes // 2, 0])
     nodes.close()
+
+
+def shares(node: Node) -> list[int]:
+    return [node.replicas.hosted[each].values_bytes for each in (1, 2, 3)]

@@ -34,8 +34,9 @@ from postroom.ranges.requests import CommitTransaction, GetForUpdate, ScanChange
 from postroom.ranges.waiting import ChangeToken
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
+from tests.sim.service_rules import SERVICES
 
-TIMERS_MAX: Final = 40
+TIMERS_MAX: Final = 33 + len(SERVICES)
 """The timers of the services, of a hand-over and of sessions; with leftovers."""
 COUNTED_STEPS: Final = 8
 ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
