@@ -179,7 +179,6 @@ class FolderEngine:
         self._write_buffer_bytes = write_buffer_bytes
         self._tables_open_max = tables_open_max
         self._one_at_a_time = threading.Lock()
-        self._compactions = 0
 
     def free_bytes(self) -> int:
         """Return room that the device has for this process."""

@@ -235,18 +235,16 @@ def newest_log(folder: Path) -> Path | None:
     return next(reversed(logs(folder)), None)
 
 
-def sync_newest_log(folder: Path) -> None:
-    """Make durable what LevelDB has written to its log, without holding up who writes it."""
-    while (log := newest_log(folder)) is not None:
-        try:
+def sync_logs(folder: Path) -> None:
+    """Make durable what LevelDB has written to its logs, without holding up who writes them."""
+    for log in logs(folder):
+        with contextlib.suppress(FileNotFoundError):  # it has become a table file, which is synced
             descriptor = os.open(log, os.O_RDONLY)
-        except FileNotFoundError:  # it has just become a table file
-            continue
-        try:
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
-        return
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+    sync_path(folder)
 
 
 def sync_path(path: Path) -> None:

@@ -12,10 +12,10 @@ LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promi
   verified as they are read: a read of a damaged one raises. The ``Iterator`` of plyvel ends
   early, without an error, where a damaged block is the last one. Backwards it omits a lone key that
   equals the lower bound. ``RawIterator`` does neither, so it is used.
-* **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
-  the old log may be gone while the new one survives. This hole breaks the promise of a prefix.
-  See :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost;
-  we do that.
+* **A new log is started without syncing the old one**, and LevelDB's sync is one of the newest log
+  only. After a loss of power the end of the old log may be gone while the new one survives. Our
+  syncs are therefore of all logs and the folder, and opening looks for this hole
+  (:mod:`postroom.kv.leveldb_files`).
 * **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
   nothing were missing. :mod:`postroom.kv.leveldb_files` checks that the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time
@@ -45,7 +45,6 @@ import plyvel
 from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet, in_slices
 from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
-    ENTRY_OVERHEAD_BYTES,
     FolderEngine,
     OpenFolder,
     closed_if_it_fails,
@@ -53,8 +52,8 @@ from postroom.kv.engine_folder import (
     fitting_write_buffer,
     table_bytes,
 )
-from postroom.kv.folder import explain, newest_log, reason, sync_newest_log, sync_path, unreadable
-from postroom.kv.leveldb_files import Shadow, check_logs, cut_torn_end
+from postroom.kv.folder import explain, newest_log, reason, sync_logs, sync_path, unreadable
+from postroom.kv.leveldb_files import Shadow, check_logs, cut_damage, cut_hole, cut_torn_end
 
 MAPPED_TABLES: Final = 1000
 """The number of table files that LevelDB maps into memory; they take no descriptor."""
@@ -67,69 +66,10 @@ BLOCK_BYTES: Final = 2048
 
 LEVELS: Final = 7
 
-DANGER_FRACTION: Final = 0.6
-"""The memtable's arena wastes up to a quarter of each block, so it is full at no less than 0.75."""
-
-
 _NOTHING: Final = b""
 """Both bounds of a span that no other key is in: compacting it only empties the memtable."""
 
 _BEYOND_ALL: Final = b"\xff" * 9
-
-
-class LogRotation:
-    """A decision which writes must be synced so that no hole opens between two logs.
-
-    LevelDB starts a new log at the first write that *finds* more in the memtable than the write
-    buffer's size. Invariant: the write before that one was synced, and with it the whole old log.
-    We cannot see the memtable, but estimate it, and from 60 % on every write is synced. A write
-    that takes it there is synced itself, so that one large write cannot jump over the zone.
-    """
-
-    def __init__(self, write_buffer_bytes: int) -> None:
-        """Begin with an empty memtable."""
-        self.danger_bytes = int(write_buffer_bytes * DANGER_FRACTION)
-        self.memtable_bytes = 0
-
-    def must_sync(self, write_bytes: int) -> bool:
-        """Count a write that is about to be made, and say whether it has to be synced."""
-        self.memtable_bytes += write_bytes
-        return self.memtable_bytes >= self.danger_bytes
-
-    def rotated(self, write_bytes: int) -> None:
-        """Note that the write of ``write_bytes`` was the first one in a new log."""
-        self.memtable_bytes = write_bytes
-
-
-class CurrentLog:
-    """The log that LevelDB writes at present, watched from outside by its size."""
-
-    def __init__(self, folder: Path) -> None:
-        """Watch the newest log of ``folder``."""
-        self._folder = folder
-        self._path: Path | None = None
-        self.find()
-
-    def find(self) -> bool:
-        """Look for the newest log of the folder. Returns whether it is another one."""
-        before, self._path = self._path, newest_log(self._folder)
-        self._bytes = self._size()
-        return self._path != before
-
-    def grew(self) -> bool:
-        """Return whether the log has grown since the last look; each write makes it grow."""
-        before, self._bytes = self._bytes, self._size()
-        return self._bytes > before
-
-    def size_bytes(self) -> int:
-        """Return how large it is now."""
-        return max(self._size(), 0)
-
-    def _size(self) -> int:
-        try:
-            return os.stat(self._path).st_size if self._path else -1  # noqa: PTH116 (a hot path)
-        except FileNotFoundError:
-            return -1
 
 
 class _LevelDBReader:
@@ -179,8 +119,6 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         FolderEngine.__init__(self, open_folder, write_buffer_bytes, tables_open_max)
         _LevelDBReader.__init__(self, db, open_folder.path)
         self._db = db
-        self._log = CurrentLog(open_folder.path)
-        self._rotation = LogRotation(write_buffer_bytes)
         self._unflushed = False
         self._shadow: Shadow | None = None
 
@@ -202,8 +140,8 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
             budget: of memory.
             write_buffer_bytes: of the memtable; ``None``: as the budget says.
             replays: there is another log, from which whoever opens this brings it up to date, and
-                which tells how far it must have come: the newest log is cut off where it cannot be
-                read any more.
+                which tells how far it must have come: the logs are cut off where they cannot be
+                read any more. Without it, what a loss of power leaves may be refused.
 
         Raises:
             StoreLocked: it is open already, in the process that the message names.
@@ -258,7 +196,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         return engine
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        """Write ``writes``; near a rotation of the log it is synced without being asked."""
+        """Write ``writes``; with ``sync``, durably, with all that was written before."""
         with self._one_at_a_time:
             self._write(writes, sync=sync)
 
@@ -266,19 +204,17 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         self, writes: WriteSet, pause: Callable[[], None] | None = None
     ) -> Callable[[], None]:
         """Prepare a write, and return the function that carries it out."""
-        return partial(self._write_prepared, *self._prepare(writes, sync=False, pause=pause))
+        return partial(self._write_prepared, self._prepare(writes, pause))
 
-    def _write_prepared(self, batch: Any, size: int) -> None:
+    def _write_prepared(self, batch: Any) -> None:
         with self._one_at_a_time:
-            self._open_folder.check_writable()
-            with self._failing():
-                self._write_batch(batch, size, sync=False)
+            self._write_batch(batch)
 
     def sync(self) -> None:
-        """Make durable what was written; older logs were synced before the newest was begun."""
+        """Make durable what was written."""
         self._open_folder.check_writable()
         with self._failing():
-            sync_newest_log(self._open_folder.path)
+            sync_logs(self._open_folder.path)
 
     def snapshot(self) -> LevelDBSnapshot:
         """Return the engine as it is now."""
@@ -291,11 +227,14 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
 
     def unflushed_bytes(self) -> int:
         """Return how many bytes are in the newest log."""
-        return self._log.size_bytes()
+        log = newest_log(self._open_folder.path)
+        with contextlib.suppress(FileNotFoundError):  # it has just become a table file
+            return 0 if log is None else log.stat().st_size
+        return 0
 
     def disk_bytes(self) -> int:
         """Return how many bytes tables and log take; the log has what is in the memtable."""
-        return self.approximate_bytes(_NOTHING, _BEYOND_ALL) + self._log.size_bytes()
+        return self.approximate_bytes(_NOTHING, _BEYOND_ALL) + self.unflushed_bytes()
 
     def table_files(self) -> TableFiles:
         """Return the number of table files, and how many may be open."""
@@ -307,11 +246,12 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         """Compact a span. May run in a thread of its own, beside reads and writes."""
         if lower >= upper:
             return
-        with self._compacting():
-            self._db.compact_range(start=_NOTHING, stop=_NOTHING)
-            with self._one_at_a_time:
-                self._write({key: self.get(key) for key in (lower, upper)}, sync=True)
-            self._db.compact_range(start=lower, stop=upper)
+        with self._one_at_a_time:
+            self._write({}, sync=False)  # a log that others follow is not empty: see ``cut_hole``
+        self._db.compact_range(start=_NOTHING, stop=_NOTHING)
+        with self._one_at_a_time:
+            self._write({key: self.get(key) for key in (lower, upper)}, sync=False)
+        self._db.compact_range(start=lower, stop=upper)
 
     def close(self) -> None:
         """Write the memtable to a table file, so that opening has no log to read; let go."""
@@ -327,16 +267,14 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
                     self._flush()
 
     def _write(self, writes: WriteSet, *, sync: bool) -> None:
-        batch, size = self._prepare(writes, sync=sync)
-        with self._failing():
-            self._write_batch(batch, size, sync=sync)
+        self._write_batch(self._prepare(writes))
+        if sync:
+            self.sync()
 
-    def _prepare(
-        self, writes: WriteSet, *, sync: bool, pause: Callable[[], None] | None = None
-    ) -> tuple[Any, int]:
-        """Return a batch, and about how much it adds to the log."""
+    def _prepare(self, writes: WriteSet, pause: Callable[[], None] | None = None) -> Any:
+        """Return a batch."""
         self._open_folder.check_writable()
-        batch = self._db.write_batch(sync=sync)
+        batch = self._db.write_batch()
         put, delete = batch.put, batch.delete
         for part in in_slices(writes, pause):
             for key, value in part.items():
@@ -344,45 +282,19 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
                     delete(key)
                 else:
                     put(key, value)
-        return batch, batch.approximate_size() + len(writes) * ENTRY_OVERHEAD_BYTES
+        return batch
 
-    def _write_batch(self, batch: Any, size: int, *, sync: bool) -> None:
-        """Write it; where the log may be rotated by that, synced and with an eye on the log."""
+    def _write_batch(self, batch: Any) -> None:
+        self._open_folder.check_writable()
         self._unflushed = True
-        watch = self._rotation.must_sync(size) or self._compactions > 0
-        if watch and not sync:
-            unsynced, batch = batch, self._db.write_batch(sync=True)
-            batch.append(unsynced)
-        batch.write()
-        if watch:
-            self._follow_log(size)
-
-    def _follow_log(self, size: int) -> None:
-        """Find out whether the last ``size`` bytes went to a new log."""
-        if self._log.grew() or not self._log.find():
-            return
-        self._rotation.rotated(size)
-        sync_path(self._folder)
+        with self._failing():
+            batch.write()
 
     def _flush(self) -> None:
-        """Sync the log, and make a table file of the memtable, at which LevelDB drops the log."""
+        """Sync the logs, and make a table file of the memtable, at which LevelDB drops them."""
+        self._write({}, sync=True)
         with self._failing():
-            self._db.write_batch(sync=True).write()
             self._db.compact_range(start=_NOTHING, stop=_NOTHING)
-
-    @contextlib.contextmanager
-    def _compacting(self) -> Iterator[None]:
-        """Sync all writes before a compaction, which rotates the log, and each write beside it."""
-        with self._one_at_a_time:
-            self._write({}, sync=True)
-            self._compactions += 1
-            self._log.grew()
-        try:
-            yield
-        finally:
-            with self._one_at_a_time:
-                self._compactions -= 1
-                self._follow_log(0)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -394,12 +306,15 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
 
 
 def _open_database(folder: Path, replays: bool, **options: int) -> Any:
-    check_logs(folder)
+    if replays:
+        cut_hole(folder)
+    else:
+        check_logs(folder)
     try:
         return _try_to_open(folder, **options)
     except plyvel.CorruptionError as error:
         log = newest_log(folder)
-        if log is None or not cut_torn_end(log, at_any_damage=replays):
+        if not (cut_damage(folder) if replays else log is not None and cut_torn_end(log)):
             raise explain(error, folder) from error
     except plyvel.Error as error:
         raise explain(error, folder) from error

@@ -19,10 +19,13 @@ The end counts as torn only if all of this holds:
 * A sector after that place is zeros throughout. A flipped bit does not look like that.
 
 Then no sync of that record has returned, so nothing acknowledged is lost by cutting it off. The cut
-part is kept beside the log, in a file ``*.torn``. If there is another log to replay
-(:mod:`postroom.kv.storage`), LevelDB's is not synced: its pages may be missing anywhere, and it is
-cut off at the first one. Left out: a torn end of several unsynced records of which a later one
-survived; it cannot be told from damage, and is refused.
+part is kept beside the log, in a file ``*.torn``. Left out: a torn end of several unsynced records
+of which a later one survived; it cannot be told from damage, and is refused.
+
+*With another log to replay* (:mod:`postroom.kv.storage`) LevelDB's logs are hardly ever synced:
+their pages may be missing anywhere, also at the end of one that others follow. The logs are cut off
+at the first record that is missing or cannot be read, and those after it are set aside. The state
+is then a prefix of the write sets. The other log tells whether all that was synced is in it.
 
 *The logs of a folder.* LevelDB does not check that its logs fit together, and fit its manifest.
 The manifest is a log of edits. Whenever a memtable has become a table file, an edit tells from
@@ -41,7 +44,6 @@ Two things hold of a folder that nothing is missing from, and are checked here:
 * The log that the manifest names is there: LevelDB syncs the folder along with the manifest, and
   makes the log before it names it.
 * Write sets are numbered, and each log begins with the number after the last one of the log before.
-  Each log is synced before the next one is begun: see ``LogRotation``.
 
 The formats are LevelDB's (``doc/impl.md``, ``db/version_edit.cc``, ``db/write_batch.cc``).
 """
@@ -57,7 +59,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from postroom.kv.folder import damaged, logs
+from postroom.kv.folder import damaged, logs, sync_path
 
 # --- the end of a log -----------------------------------------------------------------------------
 
@@ -197,19 +199,66 @@ def check_logs(folder: Path) -> None:
     Raises:
         StoreCorrupted: a log is missing, or the end of one that others follow.
     """
+    found = _live_logs(folder)
+    whole = _without_hole(found)
+    if whole < len(found):
+        raise damaged(
+            folder, f"{found[whole - 1].name} is cut off: {found[whole].name} does not go on there"
+        )
+
+
+def cut_hole(folder: Path) -> None:
+    """Set aside the logs after one whose end is missing, before LevelDB opens a folder.
+
+    Raises:
+        StoreCorrupted: the first log is missing.
+    """
+    found = _live_logs(folder)
+    _set_aside(found[_without_hole(found) :])
+
+
+def cut_damage(folder: Path) -> bool:
+    """Cut the logs off at the first record that cannot be read; return whether there is one."""
+    found = _live_logs(folder)
+    for number, log in enumerate(found, 1):
+        if cut_torn_end(log, at_any_damage=True):
+            _set_aside(found[number:])
+            return True
+    return False
+
+
+def _set_aside(some: list[Path]) -> None:
+    """Rename logs, the last one first: those that are left are without a hole all the time."""
+    for log in reversed(some):
+        log.rename(log.with_suffix(".torn"))
+        sync_path(log.parent)
+
+
+def _live_logs(folder: Path) -> list[Path]:
+    """Return the logs that LevelDB will read, oldest first; none if it refuses or makes a folder.
+
+    Raises:
+        StoreCorrupted: the first one is missing.
+    """
     number = _log_number(folder)
     if number is None:
-        return  # LevelDB refuses it, or makes it
+        return []
     found = [path for path in logs(folder) if int(path.stem) >= number]
     if not found or int(found[0].stem) != number:
         raise damaged(
             folder,
             f"the log {number:06}.log is missing, or the manifest is cut off after it was named",
         )
-    for one, other in pairwise(found):
-        after, begins = _sequence_after(one), _first_sequence(other)
-        if begins is not None and begins != after:
-            raise damaged(folder, f"{one.name} is cut off: {other.name} goes on at {begins}")
+    return found
+
+
+def _without_hole(found: list[Path]) -> int:
+    """Return how many logs, from the first one on, each go on where the one before ends."""
+    for number, (one, other) in enumerate(pairwise(found), 1):
+        begins = _first_sequence(other)
+        if begins is not None and begins != _sequence_after(one):
+            return number
+    return len(found)
 
 
 def _log_number(folder: Path) -> int | None:

@@ -131,6 +131,7 @@ class RocksDBEngine(FolderEngine):
         super().__init__(folder, write_buffer_bytes, tables_open_max)
         self._db = db
         self._memtable_bytes = 0
+        self._compactions = 0
         self._compaction = threading.Lock()  # taken before the next one, if both are
         self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
         self._is_open = True

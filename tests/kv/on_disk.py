@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.kv import leveldb_files
 from postroom.kv.engine import Engine
 from postroom.kv.engine_folder import ENGINES, EngineName, is_installed
 
@@ -60,3 +62,34 @@ def crash(live: Path, copy: Path) -> Path:
     """Copy what is left of the store in ``live`` if its process dies now."""
     shutil.copytree(live, copy)
     return copy
+
+
+def split_log(log: Path, at: int) -> tuple[Path, Path]:
+    """Split a log of LevelDB before a batch, as if a new log had been begun there."""
+    batches = list(leveldb_files.records(log.read_bytes()))
+    assert encoded_log(batches) == log.read_bytes()
+    newer = log.with_name(f"{int(log.stem) + 50:06}.log")
+    newer.write_bytes(encoded_log(batches[at:]))
+    log.write_bytes(encoded_log(batches[:at]))
+    return log, newer
+
+
+def encoded_log(batches: Iterable[bytes]) -> bytes:
+    """Encode batches in LevelDB's format: a fragment for each part in a block of 32 KiB."""
+    log = bytearray()
+    for batch in batches:
+        rest, begun = batch, False
+        while True:
+            room = 32768 - len(log) % 32768
+            if room < 7:
+                log += bytes(room)
+                continue
+            part, rest = rest[: room - 7], rest[room - 7 :]
+            kind = (3 if rest else 4) if begun else (2 if rest else 1)
+            checksum = leveldb_files._masked_crc32c(bytes([kind]) + part)
+            log += checksum.to_bytes(4, "little") + len(part).to_bytes(2, "little")
+            log += bytes([kind]) + part
+            begun = True
+            if not rest:
+                break
+    return bytes(log)

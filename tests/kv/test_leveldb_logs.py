@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from postroom.errors import StoreCorrupted
 from postroom.kv import leveldb_files
 from postroom.kv.engine import EngineFailed
-from tests.kv.on_disk import newest_log
+from tests.kv.on_disk import newest_log, split_log
 
 pytest.importorskip("plyvel", reason="LevelDB is not installed")
 from postroom.kv import leveldb
@@ -58,36 +57,10 @@ def cut_short(tmp_path: Path) -> tuple[Path, int]:
     return tmp_path / "cut", begin
 
 
-def encoded_log(batches: Iterable[bytes]) -> bytes:
-    """Encode batches in LevelDB's format: a fragment for each part in a block of 32 KiB."""
-    log = bytearray()
-    for batch in batches:
-        rest, begun = batch, False
-        while True:
-            room = 32768 - len(log) % 32768
-            if room < 7:
-                log += bytes(room)
-                continue
-            part, rest = rest[: room - 7], rest[room - 7 :]
-            kind = (3 if rest else 4) if begun else (2 if rest else 1)
-            checksum = leveldb_files._masked_crc32c(bytes([kind]) + part)
-            log += checksum.to_bytes(4, "little") + len(part).to_bytes(2, "little")
-            log += bytes([kind]) + part
-            begun = True
-            if not rest:
-                break
-    return bytes(log)
-
-
 @pytest.fixture
 def two_logs(crashed: Path) -> Path:
     """Return a folder with two logs: its memtable was about to become a table."""
-    log = newest_log(crashed)
-    batches = list(leveldb_files.records(log.read_bytes()))
-    assert encoded_log(batches) == log.read_bytes()
-    newer = log.with_name(f"{int(log.stem) + 50:06}.log")
-    newer.write_bytes(encoded_log(batches[100:]))
-    log.write_bytes(encoded_log(batches[:100]))
+    split_log(newest_log(crashed), 100)
     return crashed
 
 
@@ -102,6 +75,40 @@ def test_the_older_one_of_two_logs_is_not_cut(two_logs: Path, left: float) -> No
     os.truncate(older, int(older.stat().st_size * left))
     with pytest.raises(StoreCorrupted, match="is cut off"):
         LevelDBEngine.open(two_logs)
+
+
+def left_of(folder: Path) -> list[bytes]:
+    """Return the keys that are there after opening a folder whose writes are also elsewhere."""
+    engine = LevelDBEngine.open(folder, replays=True)
+    try:
+        return [key for key, _ in engine.iterate(b"", b"\xff" * 8)]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
+def test_a_hole_between_logs_is_cut_off_if_another_log_has_its_records(
+    two_logs: Path, left: float
+) -> None:
+    older, newer = sorted(two_logs.glob("*.log"))
+    os.truncate(older, int(older.stat().st_size * left))
+    whole = len(list(leveldb_files.records(older.read_bytes())))
+    assert whole < 100
+    assert left_of(two_logs) == [b"%03d" % number for number in range(whole)]
+    assert newer.with_suffix(".torn").exists()
+    engine = LevelDBEngine.open(two_logs, replays=True)
+    engine.write({b"after": b""}, sync=True)
+    engine.close()
+    assert len(left_of(two_logs)) == whole + 1
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_logs_are_cut_off_where_one_is_damaged_if_another_log_has_its_records(
+    two_logs: Path, at: int
+) -> None:
+    logs = sorted(two_logs.glob("*.log"))
+    flip(logs[at], 50_500)
+    assert left_of(two_logs) == [b"%03d" % number for number in range(100 * at + 49)]
 
 
 def test_the_older_one_of_two_logs_is_not_missing(two_logs: Path) -> None:
@@ -142,7 +149,7 @@ def test_a_prepared_batch_is_not_written_after_a_failure(
     def fail(_: Path) -> None:
         raise OSError("no")
 
-    monkeypatch.setattr(leveldb, "sync_newest_log", fail)
+    monkeypatch.setattr(leveldb, "sync_logs", fail)
     engine = LevelDBEngine.open(tmp_path / "store")
     write = engine.prepare({b"k": b"1"})
     with pytest.raises(EngineFailed):

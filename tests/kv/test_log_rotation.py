@@ -1,14 +1,14 @@
-"""A new log is begun only when all of the one before it has been synced: no hole between them."""
+"""Logs of the state that are begun: no write is durable without those before it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random  # noqa: TID251 (each use is seeded)
 from typing import Any
 
 import pytest
 
-from postroom.kv.engine_folder import ENTRY_OVERHEAD_BYTES
 from tests.kv.on_disk import END, INSTALLED, OnDisk, newest_log
 
 on_leveldb = pytest.mark.skipif("leveldb" not in INSTALLED, reason="LevelDB is not installed")
@@ -30,77 +30,69 @@ def sizes_of_values(kind: str, rng: Random) -> list[int]:
 KINDS = ["tiny", "wasteful", "large", "mixed"]
 
 
-# LevelDB: writes are synced while its log is about to be rotated
+# LevelDB begins new logs by itself
 
 
-class RecordingDatabase:
-    """The database, but for noting which batches are made to be synced."""
+@on_leveldb
+@pytest.mark.parametrize("how", ["sync", "write", "close"])
+def test_a_sync_is_one_of_all_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """LevelDB syncs the newest log only: the end of the one before it would be lost."""
+    from postroom.kv import folder  # noqa: PLC0415 - as the engine
 
-    def __init__(self, db: Any) -> None:
-        self._db = db
-        self.syncs: list[bool] = []
+    engine: Any = OnDisk("leveldb").open(tmp_path)
+    (tmp_path / "000001.log").touch()  # its memtable is not a table yet
+    engine.write({b"a": b"1"}, sync=False)
+    synced = []
+    sync = os.fdatasync
+    monkeypatch.setattr(
+        folder.os, "fdatasync", lambda file: (synced.append(_name(file)), sync(file))
+    )
+    newest = newest_log(tmp_path).name
+    match how:
+        case "sync":
+            engine.sync()
+        case "write":
+            engine.write({b"b": b"1"}, sync=True)
+        case _:
+            engine.close()
+    assert synced == ["000001.log", newest]
+    engine.close()
 
-    def write_batch(self, *, sync: bool = False) -> Any:
-        self.syncs.append(sync)
-        return self._db.write_batch(sync=sync)
+
+def _name(descriptor: int) -> str:
+    return Path(f"/proc/self/fd/{descriptor}").readlink().name
+
+
+@on_leveldb
+def test_a_compaction_finds_a_log_that_has_a_write(tmp_path: Path) -> None:
+    """It would look like one that was cut off."""
+    engine: Any = OnDisk("leveldb").open(tmp_path)
+    begun = _Begun(engine._db, tmp_path)
+    engine._db = begun
+    for _ in range(3):
+        engine.compact(b"a", b"b")
+    engine._db = begun.db
+    engine.close()
+    assert begun.sizes
+    assert all(begun.sizes)
+
+
+class _Begun:
+    """The database, but for noting how long the log is before each compaction."""
+
+    def __init__(self, db: Any, folder: Path) -> None:
+        self.db = db
+        self.sizes: list[int] = []
+        self._folder = folder
+
+    def compact_range(self, **span: bytes) -> None:
+        self.sizes.append(newest_log(self._folder).stat().st_size)
+        self.db.compact_range(**span)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-
-@on_leveldb
-def test_writes_are_synced_from_the_danger_zone_on() -> None:
-    from postroom.kv.leveldb import LogRotation  # noqa: PLC0415 - it may not be installed
-
-    rotation = LogRotation(write_buffer_bytes=1000)
-    assert [rotation.must_sync(200) for _ in range(5)] == [False, False, True, True, True]
-    rotation.rotated(200)
-    assert [rotation.must_sync(200) for _ in range(2)] == [False, True]
-    assert LogRotation(1000).must_sync(5000)
-
-
-@on_leveldb
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_write_before_a_rotation_was_synced(tmp_path: Path, kind: str) -> None:
-    rng = Random(7)
-    engine: Any = OnDisk("leveldb").open(tmp_path, write_buffer_bytes=256 * 1024)
-    engine._db = recording = RecordingDatabase(engine._db)
-    log, synced_before, rotations, synced = newest_log(tmp_path), True, 0, 0
-    sizes = sizes_of_values(kind, rng)
-    per_write = 100 if kind == "tiny" else 1
-    for start in range(0, len(sizes), per_write):
-        writes = {rng.randbytes(8): bytes(size) for size in sizes[start : start + per_write]}
-        engine.write(writes, sync=False)
-        if newest_log(tmp_path) != log:
-            assert synced_before
-            log, rotations = newest_log(tmp_path), rotations + 1
-        synced_before = recording.syncs[-1]
-        synced += synced_before
-    assert rotations >= 3
-    if kind != "large":
-        assert synced < 0.7 * len(sizes) / per_write
-    engine.close()
-
-
-@on_leveldb
-def test_writes_during_a_compaction_are_synced(tmp_path: Path) -> None:
-    engine: Any = OnDisk("leveldb").open(tmp_path)
-    db = engine._db
-
-    class CompactingDatabase(RecordingDatabase):
-        def compact_range(self, **span: bytes) -> None:
-            engine.write({b"before": b""}, sync=False)
-            db.compact_range(**span)
-            engine.write({b"after": b""}, sync=False)
-
-    engine._db = recording = CompactingDatabase(db)
-    engine.write({b"a": bytes(1000)}, sync=False)
-    engine.compact(b"a", b"b")
-    assert engine._rotation.memtable_bytes < 2 * ENTRY_OVERHEAD_BYTES
-    made_anew = [False, True]  # a batch that turned out to have to be synced
-    assert recording.syncs == [False, True, *made_anew * 2, True, *made_anew * 2]
-    engine._db = db
-    engine.close()
+        return getattr(self.db, name)
 
 
 # RocksDB: the engine itself begins a new log

@@ -19,6 +19,7 @@ import pytest
 import postroom
 from postroom.errors import CommitUnknown, Invalid, StoreCorrupted, Unavailable, VersionMismatch
 from postroom.server import opening
+from tests.kv.on_disk import newest_log, split_log
 
 REPOSITORY = Path(__file__).parents[2]
 SEGMENT_BYTES = 256 * 1024
@@ -165,6 +166,35 @@ def check(folder: Path) -> None:
     with postroom.open(folder) as db:
         assert db.get(b"more") == b"1"
         assert db.get(b"key/000") is not None
+
+
+KILLED_BETWEEN_SYNCS = f"""
+import os, signal, sys
+import postroom
+db = postroom.open(sys.argv[1])
+for number in range({PUTS}):
+    db.put(b"key/%03d" % number, bytes([number]) * 3000)
+    list(db.scan())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A program whose state is written for each scan, and is not synced."""
+
+
+@pytest.mark.parametrize("left", [0.1, 0.5, 0.99])
+def test_a_loss_of_power_may_leave_a_hole_between_logs_of_the_state(
+    tmp_path: Path, left: float
+) -> None:
+    """The log of the store has what the state has lost."""
+    folder = tmp_path / "store"
+    subprocess.run(
+        [sys.executable, "-c", KILLED_BETWEEN_SYNCS, folder], cwd=REPOSITORY, check=False
+    )
+    older, newer = split_log(newest_log(folder), 80)
+    os.truncate(older, int(older.stat().st_size * left))
+    assert newer.stat().st_size > 100_000
+    with postroom.open(folder) as db:
+        assert dict(db.scan()) == {b"key/%03d" % each: bytes([each]) * 3000 for each in range(PUTS)}
+    assert newer.with_suffix(".torn").exists()
 
 
 @pytest.mark.parametrize("part", ["log", "state"])
