@@ -363,6 +363,6 @@ def _start(descriptor: RangeDescriptor | None) -> bytes:
 def several_ranges(count: int) -> Error:
     """Return the error for a call that concerns several ranges."""
     return Invalid(
-        f"the request concerns {count} ranges, and may concern one; nothing was changed: ask for "
-        "the keys of one range at a time (db.ranges() lists them)"
+        f"the call concerns keys of {count} ranges, and may concern one; nothing was changed: ask "
+        "for the keys of one range at a time (db.ranges() lists them)"
     )
