@@ -1,6 +1,6 @@
-"""The conversation in ``conversation.txt`` is what client and node really say.
+"""The conversations in ``conversation*.txt`` are what client and node really say.
 
-``pytest tests/protocol/test_protocol_page.py --rewrite`` writes it anew: read the difference.
+``pytest tests/protocol/test_protocol_page.py --rewrite`` writes them anew: read the difference.
 The first two lines are how a stream begins, with preambles and lengths; of the frames after them
 the lengths are left out.
 """
@@ -8,6 +8,7 @@ the lengths are left out.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final
@@ -24,9 +25,11 @@ from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.scripted_nodes import Asked
+from tests.server.splitting import split
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
-CONVERSATION: Final = Path(__file__).parent / "conversation.txt"
+CONVERSATIONS: Final = Path(__file__).parent
+TICK_SECONDS: Final = 0.25
 
 
 class Overheard:
@@ -50,13 +53,18 @@ class Overheard:
         """Set no alarm, since no time passes."""
 
     def carry(self, store: Store) -> None:
-        while (frame := self.router.take(1)) is not None:
-            self.note("→", frame)
-            self.session.received(frame)
-        store.driver.settle()
-        while (frame := self.session.take()) is not None:
-            self.note("←", frame)
-            self.router.received(1, frame)
+        """Carry frames until neither side has one."""
+        is_quiet = False
+        while not is_quiet:
+            is_quiet = True
+            while (frame := self.router.take(1)) is not None:
+                self.note("→", frame)
+                self.session.received(frame)
+                is_quiet = False
+            store.driver.settle()
+            while (frame := self.session.take()) is not None:
+                self.note("←", frame)
+                self.router.received(1, frame)
 
     def note_first(self, arrow: str, data: bytes) -> None:
         """Note a preamble and a frame, as they are sent."""
@@ -87,38 +95,80 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def conversation() -> str:
+class Talk:
+    """A client and a node, from the first frames on.
+
+    Args:
+        store: the store of the node.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._overheard = overheard = Overheard(Sessions(store.node))
+        overheard.note_first("→", streams.opening_bytes(streams.Opening(streams.TALK)))
+        overheard.note_first("←", streams.reply_bytes(streams.Accepted()))
+        self._router = overheard.router = Router(
+            ["node:7400"], overheard, store.clock.monotonic, Random(1)
+        )
+        self._router.start()
+        self._router.tick()
+        overheard.carry(store)
+        self._began = self._router.reading()
+        self._commits = 0
+
+    def ask(self, *requests: Any) -> None:
+        """Have the client ask, and the node answer."""
+        calls = [Asked(request) for request in requests]
+        for call in calls:
+            self._router.submit(call)
+        self._overheard.carry(self._store)
+        while not all(call.done for call in calls):
+            self._store.advance(TICK_SECONDS)
+            self._router.tick()
+            self._overheard.carry(self._store)
+
+    def commit(self, *writes: Any) -> CommitTransaction:
+        """Return the commit of these writes."""
+        self._commits += 1
+        id_ = self._router.client + self._commits.to_bytes(8, "big")
+        anchor = writes[0].anchor()
+        return CommitTransaction(id_, self._began, 60.0, 0, anchor, [], [], list(writes))
+
+    def told(self) -> str:
+        """Return what was said."""
+        return "\n".join(self._overheard.lines) + "\n"
+
+
+def conversation(store: Store) -> str:
+    talk = Talk(store)
+    writes = Put(b"order/1", b"paid"), EnqueueMessage(b"shipping", b"order/1")
+    talk.ask(talk.commit(*writes), Get(b"nothing"))
+    talk.ask(talk.commit(ConditionalPut(b"order/1", b"sent", b"open")))
+    return talk.told()
+
+
+def conversation_over_ranges(store: Store) -> str:
+    """Return a conversation over ranges that end at m and, after its first answer, at s."""
+    split(store, b"m")
+    talk = Talk(store)
+    talk.ask(Get(b"order/1"))
+    split(store, b"s")
+    talk.ask(Get(b"stock/1"))
+    talk.ask(talk.commit(Put(b"order/1", b"paid"), Put(b"stock/1", b"6")))
+    return talk.told()
+
+
+@pytest.mark.parametrize("told", [conversation, conversation_over_ranges])
+def test_the_conversation_is_a_real_one(
+    told: Callable[[Store], str], request: pytest.FixtureRequest
+) -> None:
     store = Store()
-    overheard = Overheard(Sessions(store.node))
-    opening, accepted = streams.Opening(streams.TALK), streams.Accepted()
-    overheard.note_first("→", streams.opening_bytes(opening))
-    overheard.note_first("←", streams.reply_bytes(accepted))
-    router = overheard.router = Router(["node:7400"], overheard, store.clock.monotonic, Random(1))
-    router.start()
-    router.tick()
-    overheard.carry(store)
-    began = router.reading()
-    writes = [Put(b"order/1", b"paid"), EnqueueMessage(b"shipping", b"order/1")]
-    id_ = router.client + (1).to_bytes(8, "big")
-    for request in (
-        CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], writes),
-        Get(b"nothing"),
-    ):
-        router.submit(Asked(request))
-    overheard.carry(store)
-    wrong = [ConditionalPut(b"order/1", b"sent", b"open")]
-    id_ = router.client + (2).to_bytes(8, "big")
-    router.submit(Asked(CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], wrong)))
-    overheard.carry(store)
+    said = told(store)
     store.db.close()
-    return "\n".join(overheard.lines) + "\n"
-
-
-def test_the_conversation_is_a_real_one(request: pytest.FixtureRequest) -> None:
-    told = conversation()
+    written = CONVERSATIONS / f"{told.__name__}.txt"
     if request.config.getoption("--rewrite"):
-        CONVERSATION.write_text(told)
-    assert CONVERSATION.read_text() == told
+        written.write_text(said)
+    assert written.read_text() == said
 
 
 def test_the_page_tells_the_limits_and_the_codes_of_refusals() -> None:
