@@ -46,9 +46,10 @@ from postroom.limits import (
 )
 from postroom.log_once import LogOnce
 from postroom.messaging.handover.requests import HandOver
-from postroom.protocol.failures import Failure, error_from, failure_from
+from postroom.protocol.failures import WRONG_RANGE, Failure, error_from, failure_from
 from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, NoPeers, Transport
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
@@ -302,6 +303,8 @@ class RangeCalls:
     def _tell(self, sender: NodeId, number: int, result: Any, error: BaseException | None) -> None:
         """Send an answer."""
         failure = None if error is None else failure_from(error)
+        if isinstance(error, WrongRange):
+            failure = WRONG_RANGE, str(error), None
         packed = _NOTHING if failure is not None else msgspec.Raw(_encode(result))
         answer = _Answer(number, packed, failure, self._node.clock.last())
         self._frames.send(sender, CALL_FRAME + _encode(answer))
@@ -312,7 +315,8 @@ class RangeCalls:
         if call is None or call.to != sender:
             return
         if answer.failure is not None:
-            self._end(answer.number, error_from(answer.failure))
+            is_wrong = answer.failure[0] == WRONG_RANGE
+            self._end(answer.number, WrongRange() if is_wrong else error_from(answer.failure))
         else:
             self._end(answer.number, _decoder_of(call.kind).decode(answer.result))
 

@@ -36,7 +36,7 @@ from postroom.limits import PREPARED_RECORD_BYTES_MAX
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Carrier
-from postroom.ranges.contract import Request
+from postroom.ranges.contract import KeySet, Request
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Committed, CommitTransaction, Now
 from postroom.ranges.transactions.one_range import check_age, from_record
@@ -279,6 +279,9 @@ class Coordinator:
             else:  # the range has got wider meanwhile
                 self._replica.submit(call)
             return
+        if self._replica.intents.closed.contain(KeySet((request.anchor,))):
+            call.complete(None, _moved())
+            return
         if any(_size_of(request, part) > PREPARED_RECORD_BYTES_MAX for part in division.others):
             call.complete(None, too_large_part())
             return
@@ -319,7 +322,7 @@ class Coordinator:
                 if all(each.answer is not None for each in run.asked):
                     self._begin_second_round(run)
             elif isinstance(answer, WrongRange):
-                self._fail(run, _moved())  # the carrier has learned of it: the next run finds it
+                self._fail(run, _moved())  # at once: a split may wait for its other parts
             elif isinstance(answer, NotLeaseholder | Unavailable) or not isinstance(answer, Error):
                 asked.ask_at = self._monotonic() + _pause_of(answer)
             else:
@@ -416,7 +419,7 @@ def _too_slow() -> Unavailable:
 
 def _moved() -> Unavailable:
     return Unavailable(
-        "a range that the transaction concerns was split or moved meanwhile; nothing was changed: "
+        "a range that the transaction concerns is split or moved just now; nothing was changed: "
         "try again",
         retry_after=0.05,
     )

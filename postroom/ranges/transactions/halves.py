@@ -2,7 +2,8 @@
 
 A prepared record may concern keys of both halves. The COMMIT record of a transaction goes with its
 anchor, while the list of those that must hear of it stays. All of this lasts for a moment only. A
-split therefore waits until nothing of it concerns the right half.
+split therefore waits until nothing of it concerns the right half. Meanwhile that is closed for
+further transactions over several ranges (:mod:`.closed_keys`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class TransactionHalves:
         self._intents = intents
 
     def prepared(self, key: bytes | None) -> None:
-        """Do nothing: nothing is divided."""
+        """Open what was closed for an earlier split."""
+        del key
+        self._intents.closed.open()
 
     def check(self, ctx: Evaluation) -> None:
         """Do nothing: all of it ends by itself."""
@@ -38,11 +41,18 @@ class TransactionHalves:
         return False
 
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
-        """Return whether a transaction that has not ended concerns keys from ``key`` on."""
-        if self._intents.keeps_away(KeySet(spans=((key, None),))):
-            return True
-        first, end = self._unresolved + keys.escape(key), keys.after_prefix(self._unresolved)
-        return next(ctx.iterate(first, end), None) is not None
+        """Return whether a transaction that has not ended concerns keys from ``key`` on.
+
+        These are closed then.
+        """
+        waits = self._intents.keeps_away(KeySet(spans=((key, None),)))
+        if not waits:
+            first, end = self._unresolved + keys.escape(key), keys.after_prefix(self._unresolved)
+            waits = next(ctx.iterate(first, end), None) is not None
+        if waits:
+            self._intents.closed.close(key)
+            self._intents.on_met()
+        return waits
 
     def halve(self, ctx: Evaluation, right: RangeDescriptor) -> bytes:
         """Return nothing: nothing goes to the right half."""
@@ -50,4 +60,5 @@ class TransactionHalves:
         return b""
 
     def halved(self) -> None:
-        """Do nothing: what is left concerns the left half."""
+        """Open the left half: what is left concerns that."""
+        self._intents.closed.open()

@@ -37,6 +37,7 @@ from postroom.ranges.contract import KeySet
 from postroom.ranges.evaluation import Blocked
 from postroom.ranges.locks import LockedKeys
 from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.transactions.closed_keys import ClosedKeys
 from postroom.ranges.transactions.requests import Ballot, Prepare
 from postroom.ranges.waiting import Spans, UserSpan
 
@@ -210,7 +211,8 @@ class IntentTable:
         size_bytes: the size of all records.
         resume: a function that takes calls which are to be evaluated again.
         resume_at: a function that takes a read which is to be evaluated at a timestamp.
-        on_met: called when a call waits for an intent.
+        on_met: called when a call waits for an intent, or a split for some of them.
+        closed: the keys for which no further ones are prepared.
         has_changed: whether evaluations have added or removed intents since it was built.
     """
 
@@ -223,6 +225,7 @@ class IntentTable:
         self.resume: Callable[[list[Call]], None] = lambda _: None
         self.resume_at: Callable[[Call, int], None] = lambda _, __: None
         self.on_met: Callable[[], None] = lambda: None
+        self.closed = ClosedKeys(monotonic)
         self._writers = _Holders()
         self._readers = _Holders()
         self._inboxes = _Holders()

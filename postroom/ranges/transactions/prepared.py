@@ -51,7 +51,7 @@ from postroom.limits import (
     PREPARED_RECORD_BYTES_MAX,
     PREPARED_SPANS_MAX,
 )
-from postroom.ranges.bounds import Bounds
+from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.contract import KeySet, Write
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.locks import LockTable
@@ -126,7 +126,7 @@ class Participation:
             is_checked: nothing that it has read has changed.
 
         Raises:
-            WrongRange: some of it concerns keys of other ranges.
+            WrongRange: some of it concerns keys of other ranges, or will do so in a moment.
             MeetsIntent: another transaction is prepared for what it has read or writes.
             TransactionConflict: what it has read has changed, or is locked; or a later ballot of it
                 is prepared.
@@ -139,6 +139,8 @@ class Participation:
                 return Prepared(known.timestamp, known.answers)
             if known.ballot > request.ballot:
                 raise _outdated()
+        if self._intents.closed and self._intents.closed.contain(request.concerns()):
+            raise WrongRange(self._bounds.descriptor)
         _check_kinds(request)
         self._check_room(request, known)
         self._intents.check_transaction(request)

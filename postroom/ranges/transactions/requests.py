@@ -105,7 +105,7 @@ class Prepare(Maintenance, Generic[AnyWrite], frozen=True, tag="prepare"):
     spans: list[tuple[Bound, Bound | None]]
     writes: list[AnyWrite]
 
-    def concerns(self) -> Concern:
+    def concerns(self) -> KeySet:
         """Return what it has read, and writes."""
         keys, spans = list(self.reads), list(self.spans)
         for write in self.writes:

@@ -101,6 +101,9 @@ class Resolver:
         monotonic: a function that returns seconds that never go back.
         wake: a function that has ``step`` called soon.
         submit: a function that has the range take a call.
+
+    Attributes:
+        hurries: a function that returns whether commits are to be forgotten at once.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class Resolver:
         self._monotonic = monotonic
         self._wake = wake
         self._submit = submit
+        self.hurries: Callable[[], bool] = lambda: False
         self._tellings: dict[bytes, _Telling] = {}
         self._answers: list[tuple[bytes, Span, Any]] = []
         self._dead: list[tuple[bytes, Ballot, list[Recipient]]] = []
@@ -226,7 +230,8 @@ class Resolver:
         """Forget commits of which all have heard, many at once."""
         if not self._heard or self._forgets:
             return IDLE_SECONDS
-        if len(self._heard) < FORGOTTEN_AT_ONCE and self._forgets_at > now:
+        is_time = self._forgets_at <= now or len(self._heard) >= FORGOTTEN_AT_ONCE
+        if not (is_time or self.hurries()):
             return self._forgets_at - now
         names = list(self._heard)[:FORGOTTEN_AT_ONCE]
         self._forgets = True

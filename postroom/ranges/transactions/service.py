@@ -74,6 +74,7 @@ class TransactionService:
         self.resolver = Resolver(
             replica.range_id, replica.bounds, carrier, monotonic, wake, replica.submit
         )
+        self.resolver.hurries = replica.intents.closed.__bool__
         self.coordinator = Coordinator(
             replica, carrier, monotonic, wake, self.resolver.tell, self.resolver.died
         )
