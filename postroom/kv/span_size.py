@@ -39,8 +39,10 @@ class MemtableSample:
             self._left = size
             return
         step = max(1, len(writes) * SAMPLE_BYTES // size)
-        sampled = list(islice(writes, step // 2, None, step))
-        self._samples.extend((key, size // len(sampled)) for key in sampled)
+        picked = islice(writes.items(), step // 2, None, step)
+        sampled = [(key, len(key) + len(value or b"")) for key, value in picked]
+        total = sum(own for _, own in sampled)
+        self._samples.extend((key, own * size // total) for key, own in sampled)
         self._left = 0
 
     def bytes_in(self, lower: bytes, upper: bytes, size: int) -> int:

@@ -41,3 +41,12 @@ def test_the_sample_is_bounded() -> None:
     assert len(unflushed._samples) == SAMPLES_KEPT
     unflushed.wrote({b"deleted": None})
     assert len(unflushed._samples) == SAMPLES_KEPT
+
+
+def test_a_large_value_counts_more_than_the_small_records_beside_it() -> None:
+    unflushed = MemtableSample()
+    for batch in range(10):
+        large = {b"data/%d" % batch: bytes(100_000)}
+        unflushed.wrote(large | {b"record/%d/%d" % (batch, each): b"" for each in range(9)})
+    data = unflushed.bytes_in(b"data/", b"data0", 1_002_000)
+    assert data == pytest.approx(1_000_000, rel=0.02)
