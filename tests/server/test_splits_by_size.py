@@ -8,11 +8,16 @@ from itertools import pairwise
 import pytest
 
 from postroom.errors import Invalid
+from postroom.kv.engine import Engine
 from postroom.limits import SPLIT_BYTES_MIN
-from postroom.ranges.listing import RangeInfo
-from postroom.ranges.split.by_size import LOOK_SECONDS, REFUSED_SECONDS
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.contract import Role
+from postroom.ranges.listing import ListRanges, RangeInfo
+from postroom.ranges.split import by_size
+from postroom.ranges.split.by_size import LOOK_SECONDS, REFUSED_SECONDS, key_to_split
 from postroom.ranges.split.requests import ConfigureRanges
 from tests.client.stores import Store
+from tests.remote.streams import Streams
 from tests.server.hosting import ThreeNodes
 
 MIB = 1 << 20
@@ -92,13 +97,24 @@ def test_a_size_that_is_no_size_is_refused(store: Store) -> None:
         store.db.configure_ranges(split_bytes="1MiB")  # type: ignore[arg-type]
 
 
-def test_a_range_whose_bytes_lie_under_one_key_is_not_split(store: Store) -> None:
+def test_a_range_whose_bytes_lie_under_one_key_is_not_split_nor_tried_again_at_once(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[int]()
+
+    def counted(engine: Engine, bounds: Bounds, bytes_max: int) -> bytes | None:
+        tried.append(engine.approximate_bytes(*bounds.data))
+        return key_to_split(engine, bounds, bytes_max)
+
+    monkeypatch.setattr(by_size, "key_to_split", counted)
     for _ in range(40):
         with store.db.begin() as tx:
             tx.enqueue_message(b"inbox", VALUE)
-    store.advance(5 * LOOK_SECONDS)
+    store.advance(REFUSED_SECONDS)
     (whole,) = ranges_of(store)
     assert whole.size_bytes > MIB
+    assert 1 <= sum(size > MIB for size in tried) <= 2
+    assert any("bytes lie under one key" in each for each in caplog.messages)
 
 
 def test_a_range_that_cannot_be_split_is_told_once_in_ten_minutes(
@@ -136,4 +152,31 @@ def test_a_follower_knows_the_setting() -> None:
     assert nodes.ask(1, ConfigureRanges(8 * MIB)) == 8 * MIB
     nodes.lead(1, 3)
     assert nodes.ask(3, ConfigureRanges()) == 8 * MIB
+    nodes.close()
+
+
+def test_ranges_of_three_nodes_split_and_spread_until_a_user_says_never() -> None:
+    nodes = ThreeNodes(b"")
+    nodes.turn_seconds = 0.02
+    client = Streams(nodes, Role.ADMIN)
+    assert client.ask(ConfigureRanges(MIB)) == MIB
+
+    def listed() -> list[RangeInfo]:
+        found: list[RangeInfo] = client.ask(ListRanges(b"", None))
+        return found
+
+    def is_spread() -> bool:
+        led = {each.group.leader for each in nodes.nodes[1].replicas.hosted.values()}
+        return len(nodes.nodes[1].replicas.hosted) >= 4 and len(led) == 3
+
+    for each in range(40):
+        client.put(each + 1, b"key/%03d" % each, VALUE)
+    client.until(is_spread, 20 * LOOK_SECONDS)
+    assert {each.leader for each in listed()} == {1, 2, 3}
+    assert client.ask(ConfigureRanges(0)) == 0
+    before = len(listed())
+    for each in range(40):
+        client.put(each + 41, b"more/%03d" % each, VALUE)
+    client.pass_time(3 * LOOK_SECONDS)
+    assert len(listed()) == before
     nodes.close()

@@ -11,7 +11,7 @@ The setting is a record of the root, which each node has a replica of. Each leas
 there by itself. Without the record, and at 0, no range is split by its size.
 
 Sizes are the engine's estimates (:mod:`postroom.ranges.partitions`). A range whose bytes lie under
-one key is not split. A range that refuses to be split is left alone for ten minutes.
+one key is not split. It is left alone for ten minutes, like one that refuses to be split.
 """
 
 from __future__ import annotations
@@ -75,18 +75,23 @@ def _configure(ctx: Evaluation, request: ConfigureRanges) -> int:
 
 
 def key_to_split(engine: Engine, bounds: Bounds, bytes_max: int) -> bytes | None:
-    """Return the key in the middle of a range that is too large; ``None``: it is not split.
+    """Return the key in the middle of a range that is too large; ``None``: it is not too large.
 
     Args:
         engine: the engine of the node.
         bounds: the bounds of the range.
         bytes_max: the bytes that the range may hold; 0: any number.
+
+    Raises:
+        Invalid: it has no key at which it can be split.
     """
     held = engine.approximate_bytes(*bounds.data) if bytes_max else 0
     if held <= bytes_max:
         return None
     found = [cut for cut in cuts(engine, bounds.data, held // 2) if isinstance(cut, bytes)]
-    return found[0] if found and found[0] > bounds.start else None
+    if not found or found[0] <= bounds.start:
+        raise Invalid(f"nearly all of its {held:,} bytes lie under one key")
+    return found[0]
 
 
 @dataclass(eq=False)
