@@ -12,7 +12,7 @@ from postroom.cli.options import StoreOptions, on_a_store_with_values
 from postroom.cli.output import Listing, Notation, as_split_bytes, print_json, print_line
 from postroom.errors import Invalid
 
-RANGE_HEADERS: Final = ("id", "start", "end", "generation", "bytes", "leader", "copies", "")
+RANGE_HEADERS: Final = ("id", "start", "end", "generation", "bytes", "leader", "copies", "note")
 
 app = typer.Typer(
     help="Ranges: the spans of keys into which a store is cut.",
@@ -28,7 +28,7 @@ def list_ranges(store: StoreOptions, notation: Notation) -> None:
     A line is: id, start, end, generation, bytes on the device, leader, copies, and a note while a
     range is splitting. An empty end stands for no bound.
     """
-    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+    with store.open_existing() as db, _listing() as listing:
         for each in db.ranges():
             _print_range(notation, each, listing)
 
@@ -44,7 +44,7 @@ def show_range(
 
     'postroom range list' shows the IDs.
     """
-    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+    with store.open_existing() as db, _listing() as listing:
         found = [each for each in db.ranges() if each.id == range_id]
         if not found:
             raise Invalid(f"there is no range {range_id}; 'postroom range list' shows all ranges")
@@ -86,7 +86,7 @@ def split_range(
     Nothing is copied, and the store serves meanwhile. A range with queues is not split.
     """
     key_bytes = notation.read_key(key)
-    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+    with store.open_existing() as db, _listing() as listing:
         _print_range(notation, db.split(key_bytes), listing)
 
 
@@ -103,8 +103,12 @@ def move_lease(
     'postroom range list' shows the IDs, and which nodes have copies. The lease stays there for a
     minute at least, while NODE can lead.
     """
-    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+    with store.open_existing() as db, _listing() as listing:
         _print_range(notation, db.move_lease(range_id, node_id), listing)
+
+
+def _listing() -> Listing:
+    return Listing(*RANGE_HEADERS, texts=("start", "end"))
 
 
 def _print_range(notation: Notation, info: postroom.RangeInfo, listing: Listing) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - here instances are made, to be passed in
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -163,17 +164,26 @@ def _survey(store: StoreOptions) -> Survey:
 
 
 class _LeaderView(NamedTuple):
-    """The leader's view of all data: its queues, and the positions of readers."""
+    """The leaders' view of all data.
+
+    Attributes:
+        counters: the sums over the messages of all ranges; ``None``: they could not be asked.
+        ranges: the number of ranges that each node leads.
+    """
 
     queues: QueuesSummary = QueuesSummary()
     positions: tuple[postroom.PositionInfo, ...] = ()
+    counters: Counters | None = None
+    ranges: Mapping[int, int] = {}
 
 
 def _ask_leader(store: StoreOptions) -> _LeaderView:
     """Return what the leader says. After the survey it may lead no more."""
     try:
         with store.open_existing() as db:
-            return _LeaderView(summarize_queues(db), db.status().positions)
+            queues, now = summarize_queues(db), db.status()
+            ranges = Counter(each.leader for each in db.ranges())
+            return _LeaderView(queues, now.positions, now.counters, ranges)
     except Error as error:
         return _LeaderView(QueuesSummary(error=with_option_names(str(error))))
 
@@ -194,18 +204,20 @@ def _print_survey(now: Survey, led: _LeaderView, as_json: bool) -> None:
             console.print(line, markup=False, style="bold red")
         for line in service_notes(now):
             console.print(line, markup=False)
-        if now.counters is not None:
-            console.print(_table("messages", _counter_facts(now.counters)))
+        if sum(led.ranges.values()) > 1:
+            console.print(_leaders(led.ranges), markup=False, highlight=False)
+        if led.counters is not None:
+            console.print(_table("messages", _counter_facts(led.counters)))
         led.queues.print()
         print_positions(led.positions)
         return
     for report in now.nodes:
         print_json(_node_facts(report, now.leader))
-    counters = None if now.counters is None else _counter_facts(now.counters)
+    counters = None if led.counters is None else _counter_facts(led.counters)
     leader = now.leader.node_id if now.leader else None
     print_json({
-        "leader": leader, "counters": counters, "queues": led.queues.as_json(),
-        "positions": positions_as_json(led.positions),
+        "leader": leader, "ranges": sum(led.ranges.values()), "counters": counters,
+        "queues": led.queues.as_json(), "positions": positions_as_json(led.positions),
     })  # fmt: skip
 
 
@@ -239,6 +251,12 @@ def _versions(now: Survey) -> str:
         f"version {each}: {'node' if len(those) == 1 else 'nodes'} {', '.join(those)}"
         for each, those in nodes.items()
     )
+
+
+def _leaders(ranges: Mapping[int, int]) -> str:
+    """Return how many ranges there are, and how many each node leads."""
+    led = ", ".join(f"{number:,} by node {node}" for node, number in sorted(ranges.items()))
+    return f"{sum(ranges.values()):,} ranges: {led}"
 
 
 def _console() -> Console:

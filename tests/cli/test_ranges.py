@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random  # noqa: TID251 (seeded)
+
+import pytest
 
 import postroom
-from tests.cli.commands import failed_with, invoke, lines, records
+from tests.cli.commands import Facts, failed_with, invoke, lines, records
+from tests.cluster.harness import INSECURE, ClusterProcesses, cluster, eventually
 
 
 def test_a_store_that_was_never_split_is_listed_as_one_range(tmp_path: Path) -> None:
@@ -72,3 +77,52 @@ def test_ranges_are_told_at_which_size_they_split(tmp_path: Path) -> None:
     told = invoke("range", "configure", "--split-bytes", "5", *store)
     assert failed_with(told, 2, "the least is 1,048,576 (1MiB)")
     assert records("range", "configure", "--split-bytes", "0", *store) == [{"split_bytes": 0}]
+
+
+# --- a cluster whose ranges split by themselves
+
+VALUE_BYTES = 100_000
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    """Return three nodes that split ranges of more than a mebibyte, and have several."""
+    options = (*INSECURE, "--split-bytes", "1MiB")
+    with cluster(tmp_path_factory.mktemp("cluster"), options=options) as processes:
+        with processes.connect() as db:
+            for number in range(24):
+                db.put(b"key/%02d" % number, Random(number).randbytes(VALUE_BYTES))
+        yield processes
+
+
+def test_ranges_of_a_cluster_split_by_size_and_several_nodes_lead_them(
+    three: ClusterProcesses,
+) -> None:
+    there = ("--connect", three.addresses, "--insecure")
+    assert records("range", "configure", *there) == [{"split_bytes": 1 << 20}]
+
+    def listed() -> Facts:
+        found = records("range", "list", *there)
+        is_spread = len({each["leader"] for each in found}) > 1
+        return found if len(found) > 2 and is_spread else []
+
+    ranges = eventually(listed)
+    assert [each["end"] for each in ranges[:-1]] == [each["start"] for each in ranges[1:]]
+    assert all(each["copies"] == [1, 2, 3] for each in ranges)
+
+
+def test_status_of_several_ranges_tells_their_leaders_and_the_sums_of_their_counters(
+    three: ClusterProcesses,
+) -> None:
+    with three.connect() as db:
+        ranges = db.ranges()
+        for each in ranges:
+            with db.begin() as tx:
+                tx.enqueue_message(each.start + b"inbox", b"message")
+        db.drain()
+    *_, totals = records("status", "--connect", three.addresses, "--insecure")
+    assert totals["ranges"] >= len(ranges)
+    assert totals["counters"]["enqueued"] == totals["counters"]["delivered"] == len(ranges)
+    shown = lines("status", "--connect", three.addresses, "--insecure")
+    (told,) = [line for line in shown if "ranges:" in line]
+    assert "by node" in told

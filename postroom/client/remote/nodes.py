@@ -6,7 +6,7 @@ reports its own status.
 
 ::
 
-    greet ─▶ Welcome ─▶ Ask: DescribeNode, ReadCounters ─▶ Answers      on a stream to each node
+    greet ─▶ Welcome ─▶ Ask: DescribeNode ─▶ Answers      on a stream to each node
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from postroom.ranges.protections import Position, ReadPositions
 from postroom.ranges.requests import Now
 
 SURVEY_SECONDS: Final = 3.0
-_DESCRIBE, _COUNT = 1, 2
+_DESCRIBE: Final = 1
 
 
 @dataclass(slots=True)
@@ -75,11 +75,9 @@ class Survey:
 
     Attributes:
         nodes: in the order of their ids.
-        counters: the sums over all messages, if a leader could be asked.
     """
 
     nodes: list[NodeReport] = field(default_factory=list)
-    counters: Counters | None = None
 
     @property
     def leader(self) -> NodeReport | None:
@@ -125,8 +123,7 @@ class _Asking:
         self._secret = randomness.randbytes(SECRET_BYTES)
         self._links: dict[int, NodeReport] = {}
         self._frames: dict[int, list[bytes]] = {}
-        self._unanswered: dict[int, set[int]] = {}
-        self._counters: Counters | None = None
+        self._unanswered: set[int] = set()
         self._named: dict[int, str] = {}
         self._welcomed_links: set[int] = set()
 
@@ -139,7 +136,7 @@ class _Asking:
         self._frames[link] = [
             frames.encode(frames.Hello(frames.PROTOCOL_VERSION, self._secret, link, REVISION))
         ]
-        self._unanswered[link] = {_DESCRIBE, _COUNT}
+        self._unanswered.add(link)
         self._streams.open(link, address)
 
     # --- calls of the streams
@@ -169,7 +166,7 @@ class _Asking:
         report = self._links[link]
         if report.status is None and report.error is None:
             report.error = reason or Error("the node has closed the stream")
-        self._unanswered[link].clear()
+        self._unanswered.discard(link)
         self._look()
 
     def _welcomed(self, link: int, welcome: frames.Welcome) -> None:
@@ -185,24 +182,21 @@ class _Asking:
                     report.node_id = node_id
 
     def _ask(self, link: int, welcome: frames.Welcome) -> None:
-        requests = [(_DESCRIBE, DescribeNode()), (_COUNT, ReadCounters())]
-        self._frames[link].append(frames.encode((1, welcome.clock, requests)))
+        asked = (1, welcome.clock, [(_DESCRIBE, DescribeNode())])
+        self._frames[link].append(frames.encode(asked))
         self._streams.output(link)
 
     def _answered(self, link: int, answer: frames.NumberedAnswer) -> None:
-        self._unanswered[link].discard(answer.number)
+        self._unanswered.discard(link)
         report = self._links[link]
         if answer.failure is not None:
-            if answer.number == _DESCRIBE:
-                report.error = error_from(answer.failure)
-        elif answer.number == _DESCRIBE:
-            report.status = decode_result(DescribeNode, answer.result)
+            report.error = error_from(answer.failure)
         else:
-            self._counters = decode_result(ReadCounters, answer.result)
+            report.status = decode_result(DescribeNode, answer.result)
         self._look()
 
     def _look(self) -> None:
-        if not any(self._unanswered.values()):
+        if not self._unanswered:
             self.done.set()
 
     def give_up(self, seconds: float) -> None:
@@ -233,7 +227,7 @@ class _Asking:
         found = sorted(reports.values(), key=lambda each: (each.node_id or 2**63, each.address))
         if not any(each.status is not None for each in found):
             raise _nobody(found)
-        return Survey(found, self._counters)
+        return Survey(found)
 
 
 def _nobody(reports: list[NodeReport]) -> Error:
