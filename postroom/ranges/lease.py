@@ -372,7 +372,9 @@ HANDOVER_TRANSITIONS: Final = MappingProxyType({
 class LeaseOwner(Protocol):
     """The replica, as this module sees it."""
 
-    group: RaftGroup
+    @property
+    def group(self) -> RaftGroup:
+        """Return the member of the consensus group."""
 
     def propose_lease(self, lease: RangeLease, after: Callable[[], None], until: float) -> None:
         """Have the group agree on ``lease``; call ``after`` when it is applied."""

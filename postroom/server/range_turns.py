@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from postroom.ranges.replica import Replica, take_turn
+from postroom.ranges.replica import Replica
+from postroom.ranges.turn import take_turn
 from postroom.ranges.waiting import Deadlines, Line
 
 

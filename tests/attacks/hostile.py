@@ -185,9 +185,9 @@ class Target:
         self.store.db.drain()
         check_services(self.store.node.describe())
         replica = self.store.node.root.replica
-        assert not replica._clients
-        assert not replica._upkeep
-        assert not replica._evaluator.is_behind
+        assert not replica.clients
+        assert not replica.upkeep
+        assert not replica.evaluator.is_behind
         assert not replica.reads.long
         assert not replica.reads.without_lease
         assert not replica.reads.blocked

@@ -39,13 +39,13 @@ def test_the_bytes_of_a_command_bound_its_raw_writes(
 ) -> None:
     """Applying as many as were measured takes less than 50 ms (docs/performance.md)."""
     _puts(target.store.db)
-    commands, start = list[Proposal](), Replica._start
+    commands, start = list[Proposal](), Replica.start
 
     def counted(replica: Replica, proposal: Proposal) -> None:
         commands.append(proposal)
         start(replica, proposal)
 
-    monkeypatch.setattr(Replica, "_start", counted)
+    monkeypatch.setattr(Replica, "start", counted)
     monkeypatch.setattr("postroom.ranges.calls.Freeing.add", lambda *_: None)
     act(target.store.db)
     largest = max(commands, key=lambda proposal: len(proposal.command.writes)).command

@@ -214,7 +214,7 @@ def test_a_lead_that_is_lost_while_messages_are_taken_up_leaves_none_of_them(
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 20)
     replica, attacker = target.store.node.root.replica, Attacker(target, b"attacker")
     number = attacker.ask(attacker.commit(*map(PARCELS["messages"], range(500))))
-    while (batch := replica._evaluator.batch) is None or batch.completing is None:
+    while (batch := replica.evaluator.batch) is None or batch.completing is None:
         target.turn()
     for _ in range(5):
         target.turn()

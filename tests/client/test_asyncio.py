@@ -380,7 +380,7 @@ async def test_a_snapshot_that_was_cancelled_when_it_opened_protects_nothing(mom
         raise NotImplementedError
 
     db = postroom.aio.Database(driver, resolve(None), no_status, driver.close)
-    node.root.replica._lease_holder._until = 0.0  # the lease has lapsed: the snapshot waits for it
+    node.root.replica.lease_holder._until = 0.0  # the lease has lapsed: the snapshot waits for it
 
     async def look() -> None:
         async with db.snapshot():

@@ -123,14 +123,14 @@ def test_a_client_that_vanishes_during_its_commit_has_tried_once(
     send(db, b"m")
     tx = db.begin()
     tx.postpone(tx.reap_queue(KEY, max_attempts=2), 0, "not now")
-    start = Replica._start
+    start = Replica.start
 
     def gone_meanwhile(replica: Replica, proposal: Any) -> None:
         start(replica, proposal)
         replica.release_client(tx.id[:8])
 
     with monkeypatch.context() as patched:
-        patched.setattr(Replica, "_start", gone_meanwhile)
+        patched.setattr(Replica, "start", gone_meanwhile)
         tx.commit()
     store.advance(5)
     assert reap(db, max_attempts=2) == [(b"m", 1, "not now")]

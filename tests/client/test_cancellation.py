@@ -160,7 +160,7 @@ async def test_a_call_cancelled_anywhere_leaves_nothing_held(name: str) -> None:
         tx.enqueue("q", b"message")
     await send(db, b"inbox", b"message")
     for at in range(1, SUSPENSIONS_MAX):
-        node.root.replica._lease_holder._until = 0.0
+        node.root.replica.lease_holder._until = 0.0
         call = _CancelledAt(CALLS[name](db), at)
 
         async def wait(awaitable: _CancelledAt) -> None:

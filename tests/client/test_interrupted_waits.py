@@ -55,7 +55,7 @@ def db() -> Iterator[postroom.Database]:
 def lapse(db: postroom.Database) -> None:
     """End the lease: every answer waits until a turn takes another lease."""
     node: Node = db._core._sender.node  # type: ignore[attr-defined]
-    node.root.replica._lease_holder._until = 0.0
+    node.root.replica.lease_holder._until = 0.0
 
 
 def check_nothing_is_held(db: postroom.Database) -> None:

@@ -31,7 +31,7 @@ def test_random_writes_leave_what_a_dictionary_has_and_keep_what_was_there_befor
             past.append((store.db.now(), dict(expected)))
         if not number % 7:
             store.storage.applied.flush()
-            store.node.root.replica._cache.clear()  # it would know all keys
+            store.node.root.replica.cache.clear()  # it would know all keys
     assert len(store.storage.applied._heads._large) > 1 or share == head_filter.SMALL_SHARE
     for at, then in past:
         assert dict(store.db.scan(at=at)) == then

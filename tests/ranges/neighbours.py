@@ -208,7 +208,7 @@ class Neighbour(OneRange):
         after = RangeDescriptor(before.range_id, start, end, before.generation + 1)
         writes: WriteSet = {descriptor_key(after.range_id): encode_descriptor(after)}
         command = LeasedWrites(self.replica.lease.sequence, writes)
-        self.replica._start(Proposal(command, [], [], self.replica.last_commit))
+        self.replica.start(Proposal(command, [], [], self.replica.last_commit))
         self.settle()
 
     def fill(self, names: tuple[bytes, ...] = ODD_KEYS) -> None:

@@ -135,7 +135,12 @@ def test_a_state_machine_that_is_opened_again_goes_on_from_the_record() -> None:
     _commit(one_range, EnqueueMessage(b"inbox", b"hello"))
     before, replica = read_applied(one_range.engine, RANGE_ID), one_range.replica
     again = RangeState(
-        RANGE_ID, one_range.engine, replica._cache, replica.registry, replica._lease_holder, replica
+        RANGE_ID,
+        one_range.engine,
+        replica.cache,
+        replica.registry,
+        replica.lease_holder,
+        replica.serving,
     )
     assert (again.applied_index(), again.applied_term()) == (before.index, before.term)
     after = _apply(again, LeasedWrites(replica.lease.sequence, {b"k": b"v"}))
@@ -144,7 +149,7 @@ def test_a_state_machine_that_is_opened_again_goes_on_from_the_record() -> None:
 
 def test_the_record_is_read_past_the_cache_of_values() -> None:
     one_range = OneRange()
-    cache = one_range.replica._cache
+    cache = one_range.replica.cache
     _commit(one_range, Put(b"k", b"1"))
     before = read_applied(cache, RANGE_ID)
     _commit(one_range, Put(b"k", b"2"))

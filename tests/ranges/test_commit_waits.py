@@ -114,7 +114,7 @@ def test_the_rules_see_a_withdrawn_commit_that_is_not_evaluated_any_more() -> No
     commit = one_range.ask(_commit(Put(b"k", b"new")))
     replica.submit(Asked(ReleaseLocks(HOLDER)))
     replica.cancel(commit)
-    replica._clients.clear()
+    replica.clients.clear()
     with pytest.raises(AssertionError, match="is waited for by nobody"):
         check_lines(node)
 

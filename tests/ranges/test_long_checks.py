@@ -145,7 +145,7 @@ def test_a_check_under_way_ends_with_the_lease(store: Store) -> None:
         store.node.turn()
     store.node.root.replica.stop_serving()
     assert (len(commit.answers), len(waiting.answers)) == (1, 1)
-    assert not store.node.root.replica._evaluator.is_behind
+    assert not store.node.root.replica.evaluator.is_behind
     store.driver.settle()
     store.db.put(b"after", b"")
 
@@ -157,7 +157,7 @@ def test_a_check_that_is_cancelled_is_given_up(store: Store) -> None:
     store.node.replicas.cancel(commit)
     store.driver.settle()
     assert (commit.answers, other.conflicts) == ([], False)
-    assert not store.node.root.replica._evaluator.is_behind
+    assert not store.node.root.replica.evaluator.is_behind
 
 
 @pytest.mark.parametrize("seed", range(5))

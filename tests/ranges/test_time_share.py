@@ -146,7 +146,7 @@ def test_proposals_are_usual_again_when_the_time_of_others_is_over(store: Store)
     commit = long_commit(store)
     while not commit.answers:
         turn(store)
-    evaluator = store.node.root.replica._evaluator
+    evaluator = store.node.root.replica.evaluator
     assert not evaluator.is_at_rest
     store.clock.seconds += WRITES * TURN_SECONDS
     store.db.put(b"k", b"")
@@ -157,7 +157,7 @@ def test_a_deposed_leaseholder_forgets_whose_time_it_is(store: Store) -> None:
     commit = long_commit(store)
     for _ in range(10):
         turn(store)
-    share = store.node.root.replica._evaluator.time_share
+    share = store.node.root.replica.evaluator.time_share
     assert share.since is not None
     store.node.root.replica.stop_serving()
     assert commit.answers
@@ -181,6 +181,6 @@ def test_the_cache_does_not_get_all_keys_of_a_long_request(store: Store) -> None
     Commit(store, Put(b"short", b""))
     while not commit.answers:
         turn(store)
-    cache = store.node.root.replica._cache
+    cache = store.node.root.replica.cache
     known = [cache.peek(keys.head_key(b"bulk/%03d" % number))[0] for number in range(WRITES)]
     assert sum(known) <= 20 * LONG_SHARE + 1, "as many as a whole turn has room for"

@@ -12,8 +12,8 @@ from postroom.kv import keys
 from postroom.kv.clock import from_milliseconds
 from postroom.messaging.requests import EnqueueMessage
 from postroom.raft.proposals import ProposalOutcome
-from postroom.ranges.replica import take_turn
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Increment, Put
+from postroom.ranges.turn import take_turn
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
@@ -84,7 +84,7 @@ def test_an_error_in_one_proposal_does_not_stop_another(monkeypatch: pytest.Monk
     def fail(_: object) -> None:
         raise ArithmeticError("no sum")
 
-    monkeypatch.setattr(first.replica._proposer, "_finish", fail)
+    monkeypatch.setattr(first.replica.proposer, "_finish", fail)
     asked = [Asked(_commit(Put(b"k", b"new"))) for _ in range(2)]
     for one_range, each in zip((first, second), asked, strict=True):
         one_range.replica.submit(each)

@@ -25,7 +25,7 @@ def test_the_ranges_of_a_node_share_its_memory_for_values() -> None:
     assert [store.db.get(key) for key in (b"a", b"m", b"z")] == [
         b"value of a", b"value of m", b"value of z",
     ]  # fmt: skip
-    caches = [each.replica._cache for each in store.node.replicas.hosted.values()]
+    caches = [each.replica.cache for each in store.node.replicas.hosted.values()]
     for key in range(50_000):
         caches[1].offer(b"%05d" % key, bytes(500))
     kept = [len(each._young) + len(each._old) for each in caches]

@@ -77,7 +77,7 @@ class CheckedWay:
             clock._wall, clock._monotonic, lease._monotonic = before
 
     def _general(self, taken: list[Call], last_commit: int) -> Proposal:
-        evaluator, proposer = self._replica._evaluator, self._replica._proposer
+        evaluator, proposer = self._replica.evaluator, self._replica.proposer
         batch = evaluator.evaluate(last_commit, list(taken))
         proposer.complete(batch)
         proposal = proposer.propose(batch, last_commit)
@@ -86,7 +86,7 @@ class CheckedWay:
         return proposal
 
     def _general_batch(self, taken: list[Call], last_commit: int, share: Share) -> Batch:
-        evaluator = self._replica._evaluator
+        evaluator = self._replica.evaluator
         batch = Batch(Evaluation(evaluator._cache, self._replica.range_id, last_commit))
         evaluator._evaluate_calls(batch, FairQueue(), share.bytes, share.steps, iter(taken))
         assert batch.unfinished is None, "the general way needs another turn"

@@ -69,7 +69,7 @@ def test_an_update_stored_while_later_entries_are_taken_is_not_passed_over() -> 
     assert node is not None
     store.submit(transaction(1, EnqueueUpdate(Increment(b"key", 1)), began=began))
     node.root.upkeep(ExecuteDue(512))
-    evaluator = node.root.replica._evaluator
+    evaluator = node.root.replica.evaluator
     evaluator._clock = _Scripted(node.clock, [moment - 2, moment + 1])
     take_turn(store)
     evaluator._clock = node.clock

@@ -229,7 +229,7 @@ class Stage:
         if pairs or self.held:
             mail = InboxIndexEntry(len(pairs), min(pairs, default=b"")[-20:], self.held)
             pairs[keys.mail_key(INBOX)] = msgspec.msgpack.encode(mail)
-        self.replica._stored = SortedMap().updated(dict(pairs))
+        self.replica.stored = SortedMap().updated(dict(pairs))
         node = cast(
             "Any", SimpleNamespace(root=SimpleNamespace(replica=self.replica), sizes=self.sizes)
         )

@@ -105,10 +105,10 @@ def check_sizes(node: Node) -> None:
 
 def _check_outboxes(replica: Replica, watched: _Watched) -> None:
     """Check that nothing lies below a head cursor, where only the next lease would find it."""
-    if replica._proposal is not None:
+    if replica.proposal is not None:
         return
     outboxes = watched.outboxes
-    stored = replica._stored
+    stored = replica.stored
     unwritten = (
         len(stored._gathered) + len(stored._under_way) if isinstance(stored, Gathering) else 0
     )
@@ -129,7 +129,7 @@ def _heads(outboxes: Iterable[Outbox]) -> list[bytes]:
 def check_lines(node: Node) -> None:
     """Check that no call waits in vain."""
     replica = node.root.replica
-    if replica._proposal is not None:
+    if replica.proposal is not None:
         return  # its locks are not free yet
     for token, line in replica.waiting_for.items():
         for call in line:
@@ -151,7 +151,7 @@ def _is_refused_later(replica: Replica, call: Call) -> bool:
     return (
         type(call.request) is CommitTransaction
         and replica.waiting.is_looked_at_later(call)
-        and (call in replica._clients or call in replica._evaluator.under_evaluation())
+        and (call in replica.clients or call in replica.evaluator.under_evaluation())
     )
 
 
@@ -166,7 +166,7 @@ def check_rest(node: Node) -> None:
 
 def _seen(replica: Replica) -> Reader:
     """Return what the replica reads, without writing what waits in memory first."""
-    stored: Reader = replica._stored
+    stored: Reader = replica.stored
     if isinstance(stored, Gathering):
         return OverlaidReader(stored._engine, {**stored._under_way, **stored._gathered})
     return stored

@@ -262,7 +262,7 @@ def test_an_evaluation_of_which_no_proposal_comes_leaves_no_intent(
     def fail(_: object) -> None:
         raise EngineFailed("a test")
 
-    monkeypatch.setattr(store.replica._proposer, "_finish", fail)
+    monkeypatch.setattr(store.replica.proposer, "_finish", fail)
     failed = store.ask(store.preparation(transaction_id(), Put(b"k", b"new")))
     resolved = store.ask(store.resolution(waiting_for, p))
     assert isinstance(failed.answers[0][1], EngineFailed)

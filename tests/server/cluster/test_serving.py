@@ -50,7 +50,7 @@ def test_a_node_shares_out_its_budget_of_memory(tmp_path: Path, addresses: list[
             assert storage.state._engine._write_buffer_bytes == budget.write_buffer_bytes
             heads = storage.applied._heads
             assert len(heads._small) + heads._large_bytes == budget.heads_bytes
-            assert node.served.node.root.replica._cache._bytes_max == budget.values_bytes // 2
+            assert node.served.node.root.replica.cache._bytes_max == budget.values_bytes // 2
 
     run(main())
 

@@ -51,7 +51,7 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
     def damages(machine: Machine) -> None:
         assert machine.node is not None
         write_gathered(machine.node)
-        machine.node.root.replica._cache.clear()
+        machine.node.root.replica.cache.clear()
         damaged.append(machine.disk)
 
     return damages

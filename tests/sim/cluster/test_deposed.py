@@ -39,7 +39,7 @@ def leader_of(cluster: Cluster) -> Machine:
 def believes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a machine lead until it hears otherwise."""
     assert machine.node is not None
-    believer, serves = machine.node.root.replica._lease_holder, LeaseHolder.serves
+    believer, serves = machine.node.root.replica.lease_holder, LeaseHolder.serves
     core, check_quorum = machine.node.root.replica.group.core, Elections._check_quorum
     monkeypatch.setattr(
         LeaseHolder,
