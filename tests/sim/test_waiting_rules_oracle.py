@@ -168,8 +168,8 @@ class Stage:
             ClaimQueue: SimpleNamespace(_claiming={}),
         }
         self.replica = SimpleNamespace(
-            _proposal=None, waiting_for=self.waiting.lines, waiting=self.waiting,
-            _stored=SortedMap(),
+            proposal=None, waiting_for=self.waiting.lines, waiting=self.waiting,
+            stored=SortedMap(),
             registry=SimpleNamespace(
                 reads={kind: _Evaluator(owner) for kind, owner in reads.items()}
             ),
