@@ -7,6 +7,8 @@ life and in earlier ones, whatever the wall clock says.
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
@@ -260,3 +262,49 @@ def test_a_node_of_a_cluster_does_not_rest() -> None:
     assert not store.node.root.replica.rests
     assert store.node.root.services.running
     store.db.close()
+
+
+# --- several ranges
+
+SECONDS_MAX = 20.0
+"""A time longer than any transaction takes, on whatever machine."""
+
+
+def test_a_store_of_several_ranges_that_rests_commits_over_them(tmp_path: Path) -> None:
+    with postroom.open(tmp_path) as db:
+        db.split(b"m")
+
+    async def commit() -> list[bytes | None]:
+        async with await postroom.aio.open(tmp_path) as db:
+            assert await db.get(b"z") is None
+            async with asyncio.timeout(SECONDS_MAX), db.begin() as tx:
+                tx.put(b"a", b"1")
+                tx.put(b"z", b"1")
+            return [await db.get(key) for key in (b"a", b"z")]
+
+    assert asyncio.run(commit()) == [b"1", b"1"]
+
+
+def test_a_store_that_rests_reads_what_a_killed_process_has_committed_in_another_range(
+    tmp_path: Path,
+) -> None:
+    """The process is killed before the second range has heard of the commit."""
+    killed = f"""
+import os, postroom
+from postroom.ranges.transactions.resolver import Resolver
+db = postroom.open({str(tmp_path)!r})
+db.split(b"m")
+Resolver.step = lambda resolver: 60.0
+with db.begin() as tx:
+    tx.put(b"a", b"1")
+    tx.put(b"z", b"1")
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", killed], check=True)
+
+    async def read() -> bytes | None:
+        async with await postroom.aio.open(tmp_path) as db, asyncio.timeout(SECONDS_MAX):
+            found: bytes | None = await db.get(b"z")
+            return found
+
+    assert asyncio.run(read()) == b"1"

@@ -70,7 +70,7 @@ class TransactionService:
     ) -> None:
         self._replica = replica
         self._wake_up = wake_up
-        wake = partial(wake_up.set, urgent=True)
+        wake = self._wake
         self.resolver = Resolver(
             replica.range_id, replica.bounds, carrier, monotonic, wake, replica.submit
         )
@@ -106,6 +106,11 @@ class TransactionService:
         """Take steps for ever."""
         while True:
             await self._wake_up.wait(self.step())
+
+    def _wake(self) -> None:
+        """Have a step taken soon; a store that rests takes none until it begins to work."""
+        self._replica.rouse()
+        self._wake_up.set(urgent=True)
 
     def _end(self, intent: Intent, timestamp: int) -> None:
         """End an intent of this range: committed at a timestamp, or dead (0)."""
