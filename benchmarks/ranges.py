@@ -120,6 +120,78 @@ def busiest_node(settings: Settings) -> Measured:
     return _on_three_nodes(settings, measure)
 
 
+# --- transactions over two ranges
+
+
+async def _over(db: postroom.aio.Database, number: int, ranges: int) -> None:
+    """Read and write a value in the first of ``ranges`` ranges, and write one in the last."""
+    first, last = _prefix(number % 3), _prefix((number + ranges - 1) % 3)
+    name = b"%07d" % (number % 1_000_003)
+    async with db.begin() as tx:
+        await tx.get(first + name)
+        tx.put(first + name, VALUE)
+        tx.put(last + name + b"/too", VALUE)
+
+
+@benchmark("3 nodes: transaction over two ranges, 64 in flight", "/s", 3_000.0)
+def over_two_ranges(settings: Settings) -> Measured:
+    """Measure transactions that read and write in one range and write in another one.
+
+    Three ranges, each led by its own node, are first and second alike. ``node_us`` is the processor
+    time of all nodes for a transaction; ``one_range_*`` is the same with both keys in one range.
+    """
+
+    async def measure(nodes: Nodes, db: postroom.aio.Database) -> Measured:
+        async def rate(ranges: int) -> tuple[float, float, list[float]]:
+            async def once(number: int) -> None:
+                await _over(db, number, ranges)
+
+            await _in_flight(min(0.5, settings.seconds), IN_FLIGHT, once)
+            before, mine = sum(nodes.processor_seconds()), time.process_time()
+            done, elapsed, latencies = await _in_flight(settings.seconds, IN_FLIGHT, once)
+            used = sum(nodes.processor_seconds()) - before
+            client_us.append(round(1e6 * (time.process_time() - mine) / max(done, 1), 1))
+            return done / elapsed, round(1e6 * used / max(done, 1), 1), latencies
+
+        client_us: list[float] = []
+        await _split(db, 3)
+        await _spread(db)
+        one_rate, one_us, _ = await rate(1)
+        two_rate, two_us, latencies = await rate(2)
+        return Measured(two_rate, percentiles(latencies) | {
+            "node_us": two_us, "client_us": client_us[1],
+            "one_range_per_s": round(one_rate), "one_range_node_us": one_us,
+        })  # fmt: skip
+
+    return _on_three_nodes(settings, measure)
+
+
+@benchmark("3 nodes: transaction over two ranges, against one range", "ratio", 3.0, at_most=True)
+def over_two_ranges_alone(settings: Settings) -> Measured:
+    """Measure the median time of a transaction over two ranges, one at a time.
+
+    Value: that time divided by that of the same transaction with both keys in one range. Both are
+    measured by turns.
+    """
+    rounds = 4
+
+    async def measure(_: Nodes, db: postroom.aio.Database) -> Measured:
+        await _split(db, 3)
+        await _spread(db)
+        took: dict[int, list[float]] = {1: [], 2: []}
+        for ranges in (1, 2) * rounds:
+
+            async def once(number: int, ranges: int = ranges) -> None:
+                await _over(db, number, ranges)
+
+            _, _, latencies = await _in_flight(settings.seconds / rounds, 1, once)
+            took[ranges] += latencies
+        one, two = (percentiles(took[ranges])["p50_ms"] for ranges in (1, 2))
+        return Measured(two / one, {"two_ranges_ms": two, "one_range_ms": one})
+
+    return _on_three_nodes(settings, measure)
+
+
 # --- messages between ranges
 
 

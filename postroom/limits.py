@@ -351,6 +351,10 @@ CALLS_SERVED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The calls of other nodes that a node has not answered yet: more fail at once."""
 CALLS_READ_BYTES_A_TURN: Final = 2 * 1024 * 1024
 """The calls after which a turn takes in no more frames."""
+CALLS_TOGETHER_BYTES_MAX: Final = 256 * 1024
+"""The calls and answers that share a frame, unless one alone is larger."""
+CALLS_KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""The frames of consensus among which a turn looks for calls."""
 READ_AHEAD_SECONDS_MAX: Final = 86_400.0
 """The greatest difference of clocks that a read may carry from one range to another."""
 CALL_CLOCK_OFFSET_SECONDS_MAX: Final = 1000 * 365 * 86400.0

@@ -101,9 +101,10 @@ class Bounds:
 
     def refusal(self, request: Request) -> WrongRange | None:
         """Return the error for a request that concerns keys of other ranges; ``None``: none."""
-        if all(map(self.contains_all, request.participants())):
-            return None
-        return WrongRange(self.descriptor)
+        for concern in request.participants():
+            if not self.contains_all(concern):
+                return WrongRange(self.descriptor)
+        return None
 
     def check(self, request: Request) -> None:
         """Check that the range contains all that a request concerns.
@@ -127,10 +128,14 @@ class Bounds:
     def contains_all(self, concern: Concern) -> bool:
         """Return whether the range contains all that is named by keys, spans or ids of ranges."""
         if isinstance(concern, KeySet):
-            contains, contains_span = self.contains, self.contains_span
-            return all(map(contains, concern.keys)) and all(
-                contains_span(*span) for span in concern.spans
-            )
+            first, end = self.start, self.end
+            for key in concern.keys:
+                if key < first or (end is not None and key >= end):
+                    return False
+            for span in concern.spans:  # noqa: SIM110 - a generator takes longer
+                if not self.contains_span(*span):
+                    return False
+            return True
         return not isinstance(concern, RangeIds) or {*concern.ids} <= {self.descriptor.range_id}
 
 

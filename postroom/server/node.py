@@ -109,7 +109,7 @@ class Node:
             clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
             self._store_ceiling, clock.since_millisecond,
         )  # fmt: skip
-        self._prepares = False
+        self._prepares = self._is_woken = False
         self.tasks = NodeTasks(clock.monotonic, lambda urgent: self.wake(urgent=urgent))
         self.calls = RangeCalls(self, transport)
         self.consensus = Consensus(
@@ -260,9 +260,11 @@ class Node:
     def wake(self, *, urgent: bool) -> None:
         """Ask for a turn: now, or within ``UPKEEP_SECONDS``.
 
-        A request that a service submits while a turn is prepared is evaluated in that turn.
+        A request that is submitted while a turn is prepared is evaluated in that turn.
         """
-        if urgent or not self._prepares:
+        if self._prepares:
+            self._is_woken |= urgent
+        else:
             self.on_wake(urgent)
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
@@ -386,16 +388,24 @@ class Node:
             return {}
         if self.monotonic() >= self._guard.look_at:
             self._look_around()
-        self._prepares = True
+        self._prepares, has_peers = True, self.calls.has_peers
         try:
+            if has_peers:
+                self.calls.begin_turn()
             self.tasks.run()
         finally:
             self._prepares = False
         self.replicas.evaluate()
+        if self._is_woken:
+            self._is_woken = False
+            if self.wants_turn():
+                self.on_wake(True)
         staged = self._stage()
         if staged:
             self._writer.stage_ceiling(self.clock, staged)
             self.consensus.send_early()
+        if has_peers:
+            self.calls.leave()
         return staged
 
     def _stage(self) -> WriteSet:
@@ -434,6 +444,8 @@ class Node:
         self._incoming.is_applying = False
         self.consensus.release()
         self.tasks.run()
+        if self.calls.has_peers:
+            self.calls.end_turn()
 
     def turn(self) -> None:
         """Take a whole turn, for drivers without threads."""

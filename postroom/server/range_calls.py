@@ -11,13 +11,13 @@ The node knows the ranges by its own replicas: the span map tells the range of a
 group its leader. Both are looked up anew for each call. A node that has a range no more, or does
 not lead it, answers with an error.
 
-Call frames travel on the streams of the nodes, among the frames of consensus. They begin with a
-byte with which no MessagePack begins. Like those they may be lost, doubled or delayed. A call whose
-answer does not come in time has failed, and whether it took effect is not known. The number of a
-call is a timestamp of its node, which never gives one twice, also over restarts. A late answer to a
-call of an earlier run therefore fits none.
+Calls travel on the streams of the nodes, among the frames of consensus (:mod:`.call_frames`). Like
+those they may be lost, doubled or delayed. A call whose answer does not come in time has failed,
+and whether it took effect is not known. The number of a call is a timestamp of its node, which
+never gives one twice, also over restarts. A late answer to a call of an earlier run therefore fits
+none.
 
-Each frame has a timestamp of its sender. The receiver's clock passes over it, so that nothing is
+Each message has a timestamp of its sender. The receiver's clock passes over it, so that nothing is
 received before it was sent, whatever the wall clocks are.
 
 The bytes under way are limited, by the sender for each node, and by the receiver as a whole.
@@ -27,11 +27,12 @@ A frame that is malformed, or too large, is dropped, and its stream ends.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -40,60 +41,37 @@ from postroom.kv.clock import ClockOffset, HybridLogicalClock
 from postroom.limits import (
     CALL_BYTES_MAX,
     CALL_CLOCK_OFFSET_SECONDS_MAX,
-    CALLS_READ_BYTES_A_TURN,
     CALLS_SERVED_BYTES_MAX,
     CALLS_UNDER_WAY_BYTES_MAX,
 )
 from postroom.log_once import LogOnce
 from postroom.messaging.handover.requests import HandOver
-from postroom.protocol.failures import WRONG_RANGE, Failure, error_from, failure_from
-from postroom.protocol.requests import REQUESTS, any_of
+from postroom.protocol.failures import WRONG_RANGE, error_from, failure_from
 from postroom.raft.interface import NodeId, NoPeers, Transport
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
 from postroom.ranges.split.requests import NewRangeId
-from postroom.ranges.transactions.requests import Prepare, Push, Resolve
+from postroom.server.call_frames import (
+    CallAnswer,
+    CallQuestion,
+    GatheredMessages,
+    SortedFrames,
+    decode_messages,
+    encode,
+)
 from postroom.server.replicas import Replicas
 from postroom.server.services import NodeTasks, Pending
 
-CALL_FRAME: Final = b"\xc1"
-"""The first byte of the frames of calls."""
 ANSWER_SECONDS: Final = 4.0
 """The time after which a call without an answer has failed."""
 
 _log = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    CarriedRequest: TypeAlias = HandOver | NewRangeId | Prepare[Any] | Resolve | Push
-else:
-    CarriedRequest = any_of((HandOver, NewRangeId, Prepare[REQUESTS.write], Resolve, Push))
-"""The requests that leaseholders send to each other."""
 Answered: TypeAlias = Callable[[Any], None]
-_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
-
-class _Question(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A call: its number, the range, and the request."""
-
-    number: _Number
-    range_id: _Number
-    request: CarriedRequest
-
-
-class _Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The answer to a call, with its number: a result, or a failure in its place."""
-
-    number: _Number
-    result: msgspec.Raw
-    failure: Failure | None
-    clock: _Number
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Question | _Answer).decode
-_NOTHING: Final = msgspec.Raw(_encode(None))
+_NOTHING: Final = msgspec.Raw(encode(None))
 
 
 @functools.cache
@@ -110,12 +88,14 @@ class CallingNode(Protocol):
         clock: its clock.
         tasks: its tasks, which have the timers.
         on_malformed: called with the sender of a frame that was dropped because it is malformed.
+        on_wake: called when a turn is wanted; with whether it is urgent.
     """
 
     replicas: Replicas
     clock: HybridLogicalClock
     tasks: NodeTasks
     on_malformed: Callable[[NodeId], None]
+    on_wake: Callable[[bool], None]
 
     @property
     def node_id(self) -> int:
@@ -133,7 +113,7 @@ class _UnderWay:
     kind: type[Request]
     size: int
     answered: Answered
-    timer: Pending
+    ends_at: float
 
 
 class _LocalCall(Call):
@@ -175,13 +155,17 @@ class RangeCalls:
 
     Attributes:
         transport: the way of consensus to other nodes, which gets the other frames.
+        has_peers: whether there may be other nodes. Else turns need not begin and end here.
     """
 
     def __init__(self, node: CallingNode, transport: Transport) -> None:
         self._node = node
-        self._frames = transport
-        is_alone = isinstance(transport, NoPeers)
-        self.transport: Transport = transport if is_alone else _Sorting(transport, self)
+        self._connected = transport.connected
+        self.has_peers = not isinstance(transport, NoPeers)
+        self._frames = SortedFrames(transport, self)
+        self.transport: Transport = self._frames if self.has_peers else transport
+        self._gathered = GatheredMessages(transport.send)
+        self._is_in_turn = self._is_timed = False
         self._under_way: dict[int, _UnderWay] = {}
         self._bytes_to: Counter[NodeId] = Counter()
         self._bytes_served = 0
@@ -234,55 +218,95 @@ class RangeCalls:
 
     def _send(self, to: NodeId, range_id: int, request: Any, answered: Answered) -> None:
         number = self._node.clock.now()
-        question = _Question(number, range_id, request)
-        frame = CALL_FRAME + _encode(question)
-        size = len(frame)
+        packed = encode(CallQuestion(number, range_id, request))
+        size = len(packed)
         fault = self._why_not(to, size)
         if fault:
             answered(Unavailable(f"{fault}; nothing was changed"))
             return
-        timer = Pending()
-        timer.callback = lambda: self._end(number, _silence(to))
-        self._node.tasks.at(ANSWER_SECONDS, timer)
-        self._under_way[number] = _UnderWay(to, type(request), size, answered, timer)
+        ends_at = self._node.tasks.monotonic() + ANSWER_SECONDS
+        self._under_way[number] = _UnderWay(to, type(request), size, answered, ends_at)
         self._bytes_to[to] += size
-        self._frames.send(to, frame)
+        if not self._is_timed:
+            self._look_after(ANSWER_SECONDS)
+        self._gather(to, packed)
 
     def _why_not(self, to: NodeId, size: int) -> str:
-        """Return why a frame cannot leave for a node; empty: it can."""
-        if not self._frames.connected(to):
+        """Return why a call cannot leave for a node; empty: it can."""
+        if not self._connected(to):
             return f"there is no connection to node {to}"
         if self._bytes_to[to] and self._bytes_to[to] + size > CALLS_UNDER_WAY_BYTES_MAX:
             return f"too much is under way to node {to}"
         return ""
 
+    def _look_after(self, seconds: float) -> None:
+        """Have the calls end after a time that have no answer then."""
+        self._is_timed = True
+        timer = Pending()
+        timer.callback = self._end_late
+        self._node.tasks.at(seconds, timer)
+
+    def _end_late(self) -> None:
+        """End the calls that have waited for too long. They are in the order of their ends."""
+        self._is_timed = False
+        now = self._node.tasks.monotonic()
+        late = itertools.takewhile(lambda each: each[1].ends_at <= now, self._under_way.items())
+        for number, call in list(late):
+            self._end(number, _silence(call.to))
+        if self._under_way and not self._is_timed:
+            self._look_after(next(iter(self._under_way.values())).ends_at - now)
+
     def _end(self, number: int, answer: Any) -> None:
         """End a call with its answer, or with an error."""
         call = self._under_way.pop(number)
-        self._node.tasks.cancel_timer(call.timer)
         self._bytes_to[call.to] -= call.size
         call.answered(answer)
+
+    # --- turns of the node
+
+    def begin_turn(self) -> None:
+        """Take the calls and answers that have come."""
+        self._is_in_turn = True
+        self._frames.sort()
+
+    def leave(self) -> None:
+        """Send what was gathered: the node's turn is prepared."""
+        if self._gathered:
+            self._gathered.leave()
+
+    def end_turn(self) -> None:
+        """Send what was gathered: the node's turn is over."""
+        self._is_in_turn = False
+        if self._gathered:
+            self._gathered.leave()
+
+    def _gather(self, to: NodeId, packed: bytes) -> None:
+        """Add a message to those that leave with this turn, or with the next one."""
+        if not self._is_in_turn:
+            self._node.wake(urgent=True)
+        self._gathered.add(to, packed)
 
     # --- frames of other nodes
 
     def take(self, sender: NodeId, frame: bytes) -> None:
-        """Take the frame of a call, or of an answer."""
+        """Take a frame of calls and answers."""
         if len(frame) > CALL_BYTES_MAX:
             self._distrust(sender, f"{len(frame)} bytes are too large")
             return
         try:
-            message = _decode(memoryview(frame)[len(CALL_FRAME) :])
-            is_question = isinstance(message, _Question)
-            clock = message.number if is_question else message.clock
+            messages = decode_messages(frame)
+            clock = max(message.clock for message in messages)
             self._node.clock.update(clock, CALL_CLOCK_OFFSET_SECONDS_MAX)
-            if is_question:
-                self._serve(sender, message, len(frame))
-            else:
-                self._take_answer(sender, message)
+            size = len(frame) // len(messages)
+            for message in messages:
+                if isinstance(message, CallQuestion):
+                    self._serve(sender, message, size)
+                else:
+                    self._take_answer(sender, message)
         except (ValueError, RecursionError, msgspec.DecodeError, ClockOffset) as error:
             self._distrust(sender, str(error))
 
-    def _serve(self, sender: NodeId, question: _Question, size: int) -> None:
+    def _serve(self, sender: NodeId, question: CallQuestion, size: int) -> None:
         """Have a range answer the call of another node."""
         number = question.number
         hosted = self._node.replicas.hosted.get(question.range_id)
@@ -305,11 +329,11 @@ class RangeCalls:
         failure = None if error is None else failure_from(error)
         if isinstance(error, WrongRange):
             failure = WRONG_RANGE, str(error), None
-        packed = _NOTHING if failure is not None else msgspec.Raw(_encode(result))
-        answer = _Answer(number, packed, failure, self._node.clock.last())
-        self._frames.send(sender, CALL_FRAME + _encode(answer))
+        packed = _NOTHING if failure is not None else msgspec.Raw(encode(result))
+        answer = CallAnswer(number, packed, failure, self._node.clock.last())
+        self._gather(sender, encode(answer))
 
-    def _take_answer(self, sender: NodeId, answer: _Answer) -> None:
+    def _take_answer(self, sender: NodeId, answer: CallAnswer) -> None:
         """End the call that is answered, unless it has ended, or was sent to another node."""
         call = self._under_way.get(answer.number)
         if call is None or call.to != sender:
@@ -330,35 +354,7 @@ class RangeCalls:
 
     def read_on(self) -> None:
         """Ask for another turn, since frames are left."""
-        self._node.wake(urgent=True)
-
-
-class _Sorting:
-    """The transport of a node as consensus sees it: without the frames of calls.
-
-    A turn takes in so many bytes of calls, then the rest waits for the next turn.
-    """
-
-    def __init__(self, transport: Transport, calls: RangeCalls) -> None:
-        self._calls = calls
-        self.send, self.connected = transport.send, transport.connected
-        self._receive = transport.receive
-        self._arrived: Iterator[tuple[NodeId, bytes]] | None = None
-
-    def receive(self) -> Iterable[tuple[NodeId, bytes]]:
-        """Yield the frames of consensus that have arrived, and take the calls between them."""
-        left = CALLS_READ_BYTES_A_TURN
-        arrived = self._arrived = self._arrived or iter(self._receive())
-        for sender, frame in arrived:
-            if frame[:1] != CALL_FRAME:
-                yield sender, frame
-                continue
-            self._calls.take(sender, frame)
-            left -= len(frame)
-            if left < 0:
-                self._calls.read_on()
-                return
-        self._arrived = None
+        self._node.on_wake(True)
 
 
 def _silence(to: NodeId) -> Unavailable:

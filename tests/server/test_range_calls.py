@@ -26,10 +26,11 @@ from postroom.raft.interface import NoPeers
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.requests import DeleteRange, Increment
-from postroom.server import range_calls
+from postroom.server import call_frames, range_calls
 from postroom.server.assembly import NodeOptions
+from postroom.server.call_frames import CALL_FRAME
 from postroom.server.node import Node
-from postroom.server.range_calls import ANSWER_SECONDS, CALL_FRAME, RangeCalls
+from postroom.server.range_calls import ANSWER_SECONDS, RangeCalls
 from postroom.server.thread_driver import ThreadDriver
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
@@ -196,7 +197,8 @@ def test_calls_under_way_are_limited_by_their_sender_and_by_their_receiver(
 def test_a_turn_takes_in_a_share_of_the_calls_that_have_come(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_calls, "CALLS_READ_BYTES_A_TURN", 100)
+    monkeypatch.setattr(call_frames, "CALLS_READ_BYTES_A_TURN", 100)
+    monkeypatch.setattr(call_frames, "CALLS_TOGETHER_BYTES_MAX", 100)
     taken: list[int] = []
     take = RangeCalls.take
 
@@ -217,8 +219,8 @@ def test_an_answer_from_another_node_or_to_an_earlier_call_is_no_answer(post: Po
     node = post.three.nodes[1]
     node.calls.carry(RANGE_2, batch(), told.append)
     (number,) = node.calls._under_way
-    lie = CALL_FRAME + msgspec.msgpack.encode([2, number, [[b"k", None, b"\xff" * 28]], None, 0])
-    old = CALL_FRAME + msgspec.msgpack.encode([2, number - 1, [], None, 0])
+    lie = encoded([2, number, [[b"k", None, b"\xff" * 28]], None, 0])
+    old = encoded([2, number - 1, [], None, 0])
     node.calls.take(3, lie)
     node.calls.take(2, old)
     assert told == []
@@ -241,7 +243,7 @@ def test_numbers_of_calls_do_not_repeat_after_a_crash(post: Post) -> None:
 
 
 def encoded(message: Any) -> bytes:
-    return CALL_FRAME + msgspec.msgpack.encode(message)
+    return CALL_FRAME + msgspec.msgpack.encode([message])
 
 
 @pytest.mark.parametrize(
@@ -249,6 +251,7 @@ def encoded(message: Any) -> bytes:
     [
         CALL_FRAME,
         CALL_FRAME + b"\xc1",
+        CALL_FRAME + b"\x90",
         encoded([1]),
         encoded([9, 1, 1, None]),
         encoded([1, 1, 2, ["delete_range", b"", None, None]]),

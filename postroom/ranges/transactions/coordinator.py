@@ -184,6 +184,7 @@ class Coordinator:
         request = call.request
         if (
             type(request) is not CommitTransaction
+            or type(call) is _OwnCall
             or not self._bounds.contains_all(request.concerns())
             or self._bounds.refusal(request) is None
         ):
