@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import postroom
-from postroom.errors import KeyTooLarge
+from postroom.errors import Invalid, KeyTooLarge
 from tests.client.stores import Store
 
 
@@ -37,3 +37,12 @@ def test_the_size_of_a_range_grows_with_its_data() -> None:
 def test_a_wrong_span_is_refused(start: object, end: object) -> None:
     with postroom.open(":memory:") as db, pytest.raises((TypeError, KeyTooLarge)):
         db.ranges(start, end)  # type: ignore[arg-type]
+
+
+def test_a_store_of_several_ranges_is_not_protected_as_a_whole() -> None:
+    with postroom.open(":memory:") as db:
+        db.split(b"m")
+        with pytest.raises(Invalid, match="one range, and this one has 2; nothing was protected"):
+            db.hold(whole=True).__enter__()
+        with db.hold() as at:
+            assert at
