@@ -8,6 +8,7 @@ what was there before, and what is there now.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import postroom
 from postroom.errors import TransactionConflict
@@ -84,12 +85,16 @@ class Session:
         return self._note(who, "get", target, found and found.decode())
 
     def _scan(self, who: str, _: str, __: str) -> object:
-        start, end = postroom.prefix(self._key(""))
-        found = {
-            key.decode().removeprefix(f"{self._prefix}/"): value.decode()
-            for key, value in self.transaction(who).scan(start, end)
-        }
+        found = self._all(self.transaction(who))
         return self._note(who, "scan", "", found)
+
+    def _all(self, reader: postroom.Database | postroom.Transaction) -> dict[str, str]:
+        """Return the values of all names."""
+        start, end = postroom.prefix(self._key(""))
+        return {
+            key.decode().removeprefix(f"{self._prefix}/"): value.decode()
+            for key, value in reader.scan(start, end)
+        }
 
     def _send(self, who: str, target: str, value: str) -> object:
         self.transaction(who).enqueue_message(self._key(target), value.encode())
@@ -144,11 +149,7 @@ class Session:
     def after(self, names: Iterable[str]) -> State:
         """Return the state of these names now."""
         self.db.drain()
-        start, end = postroom.prefix(self._key(""))
-        found = {
-            key.decode().removeprefix(f"{self._prefix}/"): value.decode()
-            for key, value in self.db.scan(start, end)
-        }
+        found = self._all(self.db)
         peeked = {name: self.db.peek(self._key(name)) for name in names}
         return State(
             found, {name: [each.value.decode() for each in held] for name, held in peeked.items()}
@@ -163,3 +164,32 @@ class Session:
         after = self.after(sorted(targets - {""}))
         told = dict(zip(self._committed, done, strict=True))
         assert explains(self.before, done, after) is not None, f"{self.before} {told} {after}"
+
+
+class SpreadSession(Session):
+    """A session whose names lie in ranges of their own; see :meth:`spread`.
+
+    A message for another range comes a moment after the commit. The session waits for that.
+    """
+
+    NAMES: Final = ("v", "x", "y", "z")
+
+    @classmethod
+    def spread(cls, db: postroom.Database) -> None:
+        """Split a store between the names."""
+        for name in cls.NAMES[1:]:
+            db.split(f"{name}/".encode())
+
+    def _key(self, name: str) -> bytes:
+        return f"{name}/{self._prefix}".encode()
+
+    def _all(self, reader: postroom.Database | postroom.Transaction) -> dict[str, str]:
+        return {
+            name: value.decode()
+            for name in self.NAMES
+            for _, value in reader.scan(self._key(name), self._key(name) + b"\x00")
+        }
+
+    def committed(self, who: str) -> None:
+        super().committed(who)
+        self.db.drain()

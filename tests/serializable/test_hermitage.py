@@ -17,20 +17,22 @@ peeked    ``peek``         ``enqueue_message`` to it, where    ``peek`` of all
                            a message is already
 ========  ===============  ==================================  =======================
 
-On the embedded store, and on three nodes. :data:`SCHEDULES` says what each line means.
+On the embedded store, and on three nodes; in one range, and with each two names in two ranges.
+:data:`SCHEDULES` says what each line means.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
 
 import postroom
 from tests.cluster.harness import cluster
-from tests.serializable.histories import Session
+from tests.serializable.histories import Session, SpreadSession
 from tests.serializable.oracle import State
 
 Step = tuple[str, str, str]
@@ -96,7 +98,25 @@ def _meaning(kind: str, action: str, target: str) -> list[str]:
 def db(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[postroom.Database]:
-    if request.param == "embedded":
+    with _opened(request.param, tmp_path_factory) as db:
+        yield db
+
+
+@pytest.fixture(scope="module", params=["embedded", "three nodes"])
+def spread_db(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[postroom.Database]:
+    """Return a store with a range for each name; on three nodes, each leads some of them."""
+    with _opened(request.param, tmp_path_factory) as db:
+        SpreadSession.spread(db)
+        for number, each in enumerate(db.ranges() if request.param == "three nodes" else []):
+            db.move_lease(each.id, number % 3 + 1)
+        yield db
+
+
+@contextmanager
+def _opened(where: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[postroom.Database]:
+    if where == "embedded":
         with postroom.open(":memory:") as db:
             yield db
     else:
@@ -110,8 +130,18 @@ _numbers = itertools.count()
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule(db: postroom.Database, name: str, kind: str) -> None:
+    run(Session(db, f"{kind}{next(_numbers)}", KINDS[kind]), name, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_over_ranges(spread_db: postroom.Database, name: str, kind: str) -> None:
+    run(SpreadSession(spread_db, f"{kind}{next(_numbers)}", KINDS[kind]), name, kind)
+
+
+def run(session: Session, name: str, kind: str) -> None:
+    """Take the steps of a schedule, and judge what came of them."""
     schedule, refused = SCHEDULES[name]
-    session = Session(db, f"{kind}{next(_numbers)}", KINDS[kind])
     for number, (who, what, target) in enumerate(plain(kind, schedule)):
         session.step(who, what, "x" if target == "*" else target, _value(what, number))
     session.judge()
