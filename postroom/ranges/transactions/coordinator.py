@@ -81,6 +81,7 @@ class CommitRun:
         request: the whole commit.
         calls: the calls that are told the outcome.
         own: the part in this range; ``asked``: the others.
+        generation: the generation of the range when it was divided.
         own_call: the call of the second round; ``None``: the first one is under way.
         ends_at: when it is over, unless it is decided.
         is_over: whether it will never commit.
@@ -88,15 +89,15 @@ class CommitRun:
     """
 
     __slots__ = (
-        "asked", "ballot", "calls", "ends_at", "is_decided", "is_over", "own", "own_call",
-        "request",
+        "asked", "ballot", "calls", "ends_at", "generation", "is_decided", "is_over", "own",
+        "own_call", "request",
     )  # fmt: skip
 
     def __init__(self, ballot: Ballot, call: Call, division: Division, ends_at: float) -> None:
         self.ballot = ballot
         self.request: CommitTransaction[Any] = call.request
         self.calls = [call]
-        self.own = division.own
+        self.own, self.generation = division.own, division.generation
         self.asked = [_Asked(part) for part in division.others]
         self.own_call: _OwnCall | None = None
         self.ends_at = ends_at
@@ -280,7 +281,8 @@ class Coordinator:
             else:  # the range has got wider meanwhile
                 self._replica.submit(call)
             return
-        if self._replica.intents.closed.contain(KeySet((request.anchor,))):
+        is_here = self._bounds.contains_all(request.concerns())
+        if not is_here or self._replica.intents.closed.contain(KeySet((request.anchor,))):
             call.complete(None, _moved())
             return
         if any(_size_of(request, part) > PREPARED_RECORD_BYTES_MAX for part in division.others):
@@ -371,6 +373,8 @@ class Coordinator:
         if self.runs.get(request.transaction_id) is run:
             del self.runs[request.transaction_id]
         run.is_over = True
+        if isinstance(error, WrongRange) and run.generation < self._bounds.descriptor.generation:
+            error = _moved()  # it is divided otherwise now
         calls, run.calls = run.calls, []
         for call in calls:
             call.complete(result, error)

@@ -56,7 +56,7 @@ class Division:
         find: a function that returns the range of a key.
 
     Attributes:
-        own: the part in the anchor's range.
+        own: the part in the anchor's range; ``generation``: the generation of that.
         others: the other parts.
 
     Raises:
@@ -67,6 +67,7 @@ class Division:
         self._bounds, self._find = bounds, find
         descriptor = bounds.descriptor
         self.own = Part(Recipient(descriptor.range_id, bounds.start, bounds.end))
+        self.generation = descriptor.generation
         self._parts: dict[Recipient, Part] = {self.own.recipient: self.own}
         for key in request.reads:
             self._of(key).reads.append(key)

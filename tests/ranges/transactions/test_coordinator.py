@@ -19,6 +19,7 @@ from postroom.kv import keys
 from postroom.messaging.requests import EnqueueMessage, Peek
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import NotLeaseholder
+from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.ranges.requests import (
     Accounting,
     CollectGarbage,
@@ -370,6 +371,30 @@ def test_intents_of_an_anchor_that_cannot_be_asked_block_only_their_keys(store: 
         answer_of(blocked)
     assert second.commit(Put(b"n9", b"free"), anchor=B)
     assert second.intents.waiting() == 0
+
+
+@pytest.mark.parametrize("when", ["before the run", "between the rounds"])
+def test_a_range_that_has_split_meanwhile_is_told_as_a_reason_to_try_again(
+    store: Several, when: str
+) -> None:
+    """A client need not know that the own part lies in two ranges now."""
+
+    def split() -> None:
+        replica = store.members[0].replica
+        later = replica.bounds.descriptor.generation + 1
+        stored = encode_descriptor(RangeDescriptor(1, b"", b"a", later))
+        replica.registry.observers[descriptor_key(1)](stored)
+
+    asked = store.commit(Put(A, b"1"), Put(B, b"2"))
+    if when == "between the rounds":
+        store.step()
+        store.deliver_requests(Prepare)
+    split()
+    store.settle()
+    (_, error) = asked.answers[0]
+    assert type(error) is Unavailable
+    assert "split or moved" in str(error)
+    assert store.records() == 0
 
 
 # --- pushes
