@@ -3,8 +3,8 @@
 ::
 
     c1 │ array of messages, in MessagePack
-         [1, number, range id, request]          a question
-         [2, number, result, failure, clock]     an answer
+         [1, number, range id, request, is passed on]     a question
+         [2, number, result, failure, clock]              an answer
 
 All messages of a turn to one node leave in one frame, when the turn is prepared and when it is
 finished. Calls that have come are taken before a turn evaluates anything, so the turn includes
@@ -45,11 +45,15 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class CallQuestion(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A call: its number, which is a timestamp of its node, the range, and the request."""
+    """A call: its number, which is a timestamp of its node, the range, and the request.
+
+    If it ``is_passed_on``, its receiver asks the leader, which the sender cannot reach.
+    """
 
     number: _Number
     range_id: _Number
     request: CarriedRequest
+    is_passed_on: bool = False
 
     @property
     def clock(self) -> int:

@@ -9,7 +9,8 @@
 
 The node knows the ranges by its own replicas: the span map tells the range of a key, the consensus
 group its leader. Both are looked up anew for each call. A node that has a range no more, or does
-not lead it, answers with an error.
+not lead it, answers with an error. If the leader cannot be reached, another member passes the call
+on: two leaders may have a majority each, and no link to each other.
 
 Calls travel on the streams of the nodes, among the frames of consensus (:mod:`.call_frames`). Like
 those they may be lost, doubled or delayed. A call whose answer does not come in time has failed,
@@ -47,6 +48,7 @@ from postroom.limits import (
 from postroom.log_once import LogOnce
 from postroom.messaging.handover.requests import HandOver
 from postroom.protocol.failures import WRONG_RANGE, error_from, failure_from
+from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, NoPeers, Transport
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
@@ -192,13 +194,26 @@ class RangeCalls:
     def carry(self, recipient: Recipient, request: Request, answered: Answered) -> None:
         """Carry a request to the leaseholder of a range; see ``Carrier``."""
         hosted = self._node.replicas.hosted.get(recipient.range_id)
-        leader = None if hosted is None else hosted.group.leader
-        if hosted is None or leader is None:
+        if hosted is None:
             answered(NotLeaseholder(None))
-        elif leader == self._node.node_id:
+            return
+        leader = hosted.group.leader
+        if leader == self._node.node_id:
             hosted.replica.submit(_LocalCall(request, answered))
-        else:
+        elif leader is not None and self._connected(leader):
             self._send(leader, recipient.range_id, request, answered)
+        else:
+            self._send_around(hosted.group, request, answered)
+
+    def _send_around(self, group: RaftGroup, request: Request, answered: Answered) -> None:
+        """Send a call to another member, which knows and reaches the leader, perhaps."""
+        own = self._node.node_id
+        reached = [each for each in group.members if each != own and self._connected(each)]
+        if reached:
+            to = reached[self._node.clock.now() % len(reached)]
+            self._send(to, group.group_id, request, answered, is_passed_on=True)
+        else:
+            answered(NotLeaseholder(None))
 
     async def new_range_id(self) -> int:
         """Ask the root for an id that no range has had.
@@ -216,13 +231,20 @@ class RangeCalls:
         range_id: int = await pending
         return range_id
 
-    def _send(self, to: NodeId, range_id: int, request: Any, answered: Answered) -> None:
+    def _send(
+        self,
+        to: NodeId,
+        range_id: int,
+        request: Any,
+        answered: Answered,
+        *,
+        is_passed_on: bool = False,
+    ) -> None:
         number = self._node.clock.now()
-        packed = encode(CallQuestion(number, range_id, request))
+        packed = encode(CallQuestion(number, range_id, request, is_passed_on))
         size = len(packed)
-        fault = self._why_not(to, size)
-        if fault:
-            answered(Unavailable(f"{fault}; nothing was changed"))
+        if self._bytes_to[to] and self._bytes_to[to] + size > CALLS_UNDER_WAY_BYTES_MAX:
+            answered(Unavailable(f"too much is under way to node {to}; nothing was changed"))
             return
         ends_at = self._node.tasks.monotonic() + ANSWER_SECONDS
         self._under_way[number] = _UnderWay(to, type(request), size, answered, ends_at)
@@ -230,14 +252,6 @@ class RangeCalls:
         if not self._is_timed:
             self._look_after(ANSWER_SECONDS)
         self._gather(to, packed)
-
-    def _why_not(self, to: NodeId, size: int) -> str:
-        """Return why a call cannot leave for a node; empty: it can."""
-        if not self._connected(to):
-            return f"there is no connection to node {to}"
-        if self._bytes_to[to] and self._bytes_to[to] + size > CALLS_UNDER_WAY_BYTES_MAX:
-            return f"too much is under way to node {to}"
-        return ""
 
     def _look_after(self, seconds: float) -> None:
         """Have the calls end after a time that have no answer then."""
@@ -322,7 +336,18 @@ class RangeCalls:
                 self._bytes_served -= size
                 self._tell(sender, number, result, error)
 
-            hosted.replica.submit(_ServedCall(question.request, answer))
+            leader = hosted.group.leader
+            if not question.is_passed_on or leader in {None, self._node.node_id, sender}:
+                hosted.replica.submit(_ServedCall(question.request, answer))
+            elif self._connected(leader):
+
+                def answered(told: Any) -> None:
+                    is_error = isinstance(told, BaseException)
+                    answer(None, told) if is_error else answer(told, None)
+
+                self._send(leader, question.range_id, question.request, answered)
+            else:
+                answer(None, NotLeaseholder(None))
 
     def _tell(self, sender: NodeId, number: int, result: Any, error: BaseException | None) -> None:
         """Send an answer."""

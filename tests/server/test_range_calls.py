@@ -146,16 +146,27 @@ def test_a_call_to_a_range_that_no_node_leads_or_has_fails_at_once(post: Post) -
     node.calls.carry(Recipient(9, b"", None), batch(), told.append)
     post.three.crash(2)
     post.three.until(lambda: post.three.hosted(1, 2).group.leader is None)
+    post.three.crash(3)
     node.calls.carry(RANGE_2, batch(), told.append)
     assert [type(each) for each in told] == [NotLeaseholder, NotLeaseholder]
 
 
-def test_a_call_to_a_node_that_is_away_fails_at_once(post: Post) -> None:
+def test_a_call_to_a_node_that_is_away_fails_as_soon_as_another_one_says_so(post: Post) -> None:
     told: list[Any] = []
     post.three.crash(2)
     post.three.nodes[1].calls.carry(RANGE_2, batch(), told.append)
+    post.three.until(lambda: told, 0.1)
     assert isinstance(told[0], Unavailable)
     assert len(post.three.nodes[1].calls) == 0
+
+
+def test_a_call_goes_around_a_link_that_is_cut(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(post.three.network, "_same_side", lambda *ends: set(ends) != {1, 2})
+    post.three.nodes[1].calls.carry(RANGE_2, batch(THERE), told.append)
+    post.three.until(lambda: told, 0.1)
+    assert [piece.mark for piece in told[0]] == [batch(THERE).messages[-1][0]]
+    assert len(post.three.nodes[1].calls) == len(post.three.nodes[3].calls) == 0
 
 
 def test_a_call_without_an_answer_fails_after_a_time(
