@@ -199,6 +199,8 @@ class LocalReads:
         at: int = getattr(request, request.read_at, AT_THE_END)
         if request.locks:
             at = AT_THE_END
+        elif at > now + CLOCK_AHEAD:
+            return  # it is refused, and no anchor's clock may follow it
         self.intents.check_reader(concern, at or now, _age_of(request))
 
     def read_at(self, call: Call, at: int) -> None:

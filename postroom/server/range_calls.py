@@ -22,7 +22,8 @@ Each message has a timestamp of its sender. The receiver's clock passes over it,
 received before it was sent, whatever the wall clocks are.
 
 The bytes under way are limited, by the sender for each node, and by the receiver as a whole.
-A frame that is malformed, or too large, is dropped, and its stream ends.
+A frame that is malformed, or too large, is dropped, and its stream ends. It is malformed as well if
+it tells a timestamp above its sender's clock.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ import functools
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -55,6 +57,7 @@ from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
 from postroom.ranges.split.requests import NewRangeId
+from postroom.ranges.transactions.requests import Prepared, Push, Resolve, Standing
 from postroom.server.call_frames import (
     CallAnswer,
     CallQuestion,
@@ -314,6 +317,7 @@ class RangeCalls:
             size = len(frame) // len(messages)
             for message in messages:
                 if isinstance(message, CallQuestion):
+                    _check_timestamp(message.clock, message.request)
                     self._serve(sender, message, size)
                 else:
                     self._take_answer(sender, message)
@@ -367,7 +371,9 @@ class RangeCalls:
             is_wrong = answer.failure[0] == WRONG_RANGE
             self._end(answer.number, WrongRange() if is_wrong else error_from(answer.failure))
         else:
-            self._end(answer.number, _decoder_of(call.kind).decode(answer.result))
+            result = _decoder_of(call.kind).decode(answer.result)
+            _check_timestamp(answer.clock, result)
+            self._end(answer.number, result)
 
     def _distrust(self, sender: NodeId, fault: str) -> None:
         """Log that a frame of ``sender`` was dropped, and report its sender."""
@@ -380,6 +386,26 @@ class RangeCalls:
     def read_on(self) -> None:
         """Ask for another turn, since frames are left."""
         self._node.on_wake(True)
+
+
+_TIMESTAMPS: Final[Mapping[type, Callable[[Any], int]]] = {
+    Prepared: attrgetter("timestamp"),
+    Push: attrgetter("above"),
+    Resolve: attrgetter("timestamp"),
+    Standing: attrgetter("timestamp"),
+}
+"""The timestamps that clocks and commits follow, in what nodes tell each other."""
+
+
+def _check_timestamp(clock: int, told: Any) -> None:
+    """Check that a node tells no timestamp above its own clock.
+
+    Raises:
+        ValueError: it does.
+    """
+    timestamp = _TIMESTAMPS.get(type(told))
+    if timestamp is not None and timestamp(told) > clock:
+        raise ValueError("a timestamp is above the clock of its sender")
 
 
 def _silence(to: NodeId) -> Unavailable:
