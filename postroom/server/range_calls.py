@@ -206,10 +206,10 @@ class RangeCalls:
         elif leader is not None and self._connected(leader):
             self._send(leader, recipient.range_id, request, answered)
         else:
-            self._send_around(hosted.group, request, answered)
+            self._send_by_another(hosted.group, request, answered)
 
-    def _send_around(self, group: RaftGroup, request: Request, answered: Answered) -> None:
-        """Send a call to another member, which knows and reaches the leader, perhaps."""
+    def _send_by_another(self, group: RaftGroup, request: Request, answered: Answered) -> None:
+        """Send a call to another member, which may know and reach the leader."""
         own = self._node.node_id
         reached = [each for each in group.members if each != own and self._connected(each)]
         if reached:

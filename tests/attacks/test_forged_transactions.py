@@ -43,7 +43,7 @@ FORGED: list[Any] = [
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("request_", FORGED, ids=lambda each: type(each).__name__)
-def test_no_client_may_ask_what_only_ranges_ask_each_other(request_: Any, role: Role) -> None:
+def test_a_client_may_not_send_requests_of_ranges(request_: Any, role: Role) -> None:
     store = Store()
     cut(store.node, b"m")
     store.driver.settle()

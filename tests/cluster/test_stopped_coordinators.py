@@ -80,7 +80,7 @@ def test_others_go_on_while_the_node_of_a_coordinator_is_stopped(tmp_path: Path)
             stopped = leader_of(nodes, db, b"a")
             stopped.pause()
             with nodes.connect(*[each for each in nodes.nodes if each is not stopped]) as other:
-                for number in range(KEYS):  # what the stopped node has prepared is in the way
+                for number in range(KEYS):  # it has prepared transactions for these keys
                     other.increment(b"z%d" % number, 0)
                     other.increment(b"a%d" % number, 0)
             load.goes_on()

@@ -1,7 +1,7 @@
 """A coordinator that hangs for a minute keeps nobody waiting for more than three seconds.
 
 Its process has stopped, or it cannot be reached: by no other node, or only by the node that leads
-the other range of its transaction. That takes a minute of an artificial clock.
+the other range of its transaction. The minute is one of an artificial clock.
 """
 
 from __future__ import annotations

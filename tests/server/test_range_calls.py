@@ -160,7 +160,9 @@ def test_a_call_to_a_node_that_is_away_fails_as_soon_as_another_one_says_so(post
     assert len(post.three.nodes[1].calls) == 0
 
 
-def test_a_call_goes_around_a_link_that_is_cut(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_passed_on_where_a_link_is_cut(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[Any] = []
     monkeypatch.setattr(post.three.network, "_same_side", lambda *ends: set(ends) != {1, 2})
     post.three.nodes[1].calls.carry(RANGE_2, batch(THERE), told.append)
