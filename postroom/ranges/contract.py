@@ -298,8 +298,10 @@ class ConcernsRangesOfIds:
         raise NotImplementedError
 
     def concerns(self) -> Concern:
-        """Return the ranges."""
+        """Return the ranges; without any id, nothing."""
         found = {id_[:RANGE_ID_BYTES] for id_ in self.ids}
+        if not found:
+            return KeySet()
         return RangeIds(tuple(sorted(int.from_bytes(each, "big") for each in found)))
 
 

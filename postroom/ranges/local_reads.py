@@ -233,6 +233,8 @@ class LocalReads:
 
     def _answer(self, call: Call, answer: Any, error: BaseException | None) -> None:
         token = None if call.token is None else self.waiting.leave(call)
+        if token is not None and error is not None:
+            self.given_up(call.request)  # it may have been refused before it was evaluated
         call.complete(answer, error)
         if token is not None:  # it may have left something for the next in line
             self.waiting.wake(token)

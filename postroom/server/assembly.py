@@ -41,6 +41,7 @@ from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
+from postroom.ranges.transactions.records import has_under_way
 from postroom.ranges.transactions.service import TransactionService
 from postroom.server.departing_ranges import is_destroyed
 from postroom.server.disk_guard import Damage
@@ -244,7 +245,7 @@ def host_range(
     tasks, options = node.tasks, node.options
     hosted = HostedRange(range_id, node, may_rest=options.rests_alone)
     made = assemble_range(range_id, node, hosted, stored)
-    replica, messaging = made.replica, made.messaging
+    replica = made.replica
     if hosted.is_root:
         NodeRecords(ROOT_ID).register(replica.registry)
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
@@ -258,9 +259,17 @@ def host_range(
     )
     if node.damage.found:
         replica.group.step_aside()
-    rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
+    rest = Rest(partial(_first_due, made, node.engine), node.clock, tasks, options.poll_seconds)
     hosted.equip(replica, _services(hosted, node, made, stored), rest, node.damage)
     return hosted
+
+
+def _first_due(made: RangeComponents, engine: Engine) -> int:
+    """Return when the services of a range have something to do, as a timestamp; 0: never."""
+    is_split = made.preparing.record is not None
+    if is_split or has_under_way(engine, made.replica.range_id):
+        return made.replica.reading()
+    return made.messaging.first_due(engine)
 
 
 def _observe_bounds(replica: Replica, node: AssembledNode) -> None:

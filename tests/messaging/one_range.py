@@ -13,6 +13,7 @@ replicas.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.replica import Replica
 from postroom.server.assembly import NodeOptions
 
@@ -237,3 +239,9 @@ class OneRange:
 
     def on_damage(self, error: BaseException) -> bool:
         raise error
+
+
+def node_of(replica: Replica, **more: Any) -> Any:
+    """Return what rules for nodes ask of a node with one replica."""
+    hosted = {ROOT_ID: SimpleNamespace(replica=replica)}
+    return SimpleNamespace(replicas=SimpleNamespace(hosted=hosted), **more)

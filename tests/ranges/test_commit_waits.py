@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
@@ -11,7 +10,9 @@ from postroom.errors import TransactionConflict
 from postroom.kv.clock import from_milliseconds
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
 from postroom.raft.proposals import ProposalOutcome
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import NotLeaseholder
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import (
     CommitTransaction,
     DeleteRange,
@@ -20,7 +21,7 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
-from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
+from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange, node_of
 from tests.sim.waiting_rules import check_lines
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
@@ -41,7 +42,7 @@ def test_a_withdrawn_commit_leaves_the_line_with_its_evaluation(write: Any) -> N
     one_range = OneRange()
     replica, node = (
         one_range.replica,
-        cast("Any", SimpleNamespace(root=SimpleNamespace(replica=one_range.replica))),
+        node_of(one_range.replica),
     )
     one_range.ask(_lock(HOLDER))
     commit = one_range.ask(_commit(write))
@@ -55,6 +56,18 @@ def test_a_withdrawn_commit_leaves_the_line_with_its_evaluation(write: Any) -> N
     assert one_range.ask(Get(b"k")).answers[0][0].value is None
     assert not replica.waiting_for
     assert not len(replica.commit_waits)
+
+
+def test_a_reader_in_line_whose_key_went_to_another_range_waits_for_no_lock() -> None:
+    """The lock is free when the bounds change, so the reader is looked at again, and refused."""
+    one_range = OneRange()
+    one_range.ask(_lock(HOLDER))
+    behind = one_range.ask(_lock(NEXT))
+    one_range.replica.bounds.take(RangeDescriptor(one_range.replica.range_id, b"", b"a", 2))
+    one_range.replica.release_locks(HOLDER)
+    one_range.settle()
+    assert isinstance(behind.answers[0][1], WrongRange)
+    assert not one_range.replica.sizes()["lock waits"]
 
 
 def test_a_commit_that_has_to_wait_when_the_lease_has_ended_is_sent_elsewhere() -> None:
@@ -108,7 +121,7 @@ def test_the_rules_see_a_withdrawn_commit_that_is_not_evaluated_any_more() -> No
     one_range = OneRange()
     replica, node = (
         one_range.replica,
-        cast("Any", SimpleNamespace(root=SimpleNamespace(replica=one_range.replica))),
+        node_of(one_range.replica),
     )
     one_range.ask(_lock(HOLDER))
     commit = one_range.ask(_commit(Put(b"k", b"new")))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from postroom.kv.clock import from_milliseconds
 from postroom.ranges.requests import (
@@ -14,7 +13,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     ScanChanges,
 )
-from tests.messaging.one_range import EPOCH_MILLISECONDS, OneRange
+from tests.messaging.one_range import EPOCH_MILLISECONDS, OneRange, node_of
 from tests.sim.waiting_rules import check_lines
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
@@ -28,7 +27,7 @@ class Watched:
     def __init__(self) -> None:
         self.range = one_range = OneRange()
         replica = one_range.replica
-        self.node = cast("Any", SimpleNamespace(root=SimpleNamespace(replica=replica)))
+        self.node = node_of(replica)
         self.ask = one_range.ask
         assert self.ask(Lock([], [(START, END)], HOLDER, 60.0, BEGAN)).answers
 

@@ -25,7 +25,7 @@ from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.requests import Get, GetMany
+from postroom.ranges.requests import CommitTransaction, Get, GetMany
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node
@@ -131,6 +131,30 @@ def test_a_request_whose_range_was_split_while_it_waited_is_sent_again() -> None
         replicas.submit = once  # type: ignore[method-assign]
         assert driver.run(_answer(driver, Get(b"n"))).value == b"value"
         assert not wrong
+
+
+def test_a_commit_over_two_ranges_is_sent_again_when_its_first_range_was_split() -> None:
+    with threaded() as (driver, db):
+        replicas, submit = driver.node.replicas, driver.node.replicas.submit
+        wrong = [WrongRange(RangeDescriptor(1, b"", b"m", 2))]  # it knows nothing of the others
+
+        def once(call: Any) -> None:
+            if wrong and type(call.request) is CommitTransaction:
+                call.complete(None, wrong.pop())
+            else:
+                submit(call)
+
+        replicas.submit = once  # type: ignore[method-assign]
+        with db.begin() as tx:
+            tx.put(b"a", b"1")
+            tx.put(b"n", b"1")
+        assert [db.get(b"a"), db.get(b"n")] == [b"1", b"1"]
+        assert not wrong
+
+
+def test_no_dead_letters_are_replayed_and_none_discarded() -> None:
+    with threaded() as (_, db):
+        assert db.replay([]) == db.discard([]) == 0
 
 
 def test_a_request_that_always_comes_back_ends_with_an_error() -> None:

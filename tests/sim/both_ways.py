@@ -16,7 +16,6 @@ from postroom.ranges.calls import Call, Proposal
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.replica import Replica
 from postroom.ranges.usual import Share
-from postroom.server.node import Node
 
 
 class WaysDiffer(BaseException):
@@ -117,8 +116,8 @@ class CheckedWay:
         assert usual.latest.items() <= parts.committer.latest.items()
 
 
-def check_usual_way(node: Node) -> None:
-    """Compare both ways in each turn of a node."""
-    way = node.root.replica.usual_way
+def check_usual_way(replica: Replica) -> None:
+    """Compare both ways in each turn of a replica."""
+    way = replica.usual_way
     if isinstance(way, UsualEvaluator):
-        node.root.replica.usual_way = CheckedWay(node.root.replica, way)
+        replica.usual_way = CheckedWay(replica, way)

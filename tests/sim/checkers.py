@@ -26,15 +26,33 @@ from typing import Final
 import msgspec
 
 from postroom.kv import keys, versions
+from postroom.kv.engine import Reader
 from postroom.kv.memory import SortedMap
 from postroom.messaging.counters import Counters
-from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, InboxIndexEntry
+from postroom.messaging.handover import marks
+from postroom.messaging.handover.channels import Channel
+from postroom.messaging.handover.marks import Marks
+from postroom.messaging.requests import (
+    DeadLetterRecord,
+    Deliverable,
+    Delivered,
+    Executable,
+    InboxIndexEntry,
+)
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.descriptor import (
+    FIRST_GENERATION,
+    RangeDescriptor,
+    decode_descriptor,
+    descriptor_key,
+    read_descriptor,
+)
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
+from postroom.ranges.sweep import SWEEP_RECORD
+from postroom.ranges.transactions.intents import PreparedRecord, decode_record
 from tests.sim import queue_rules
 
-_RANGE: Final = keys.RANGE + keys.u64(ROOT_ID)
-_SENDER: Final = keys.u64(ROOT_ID)
 _CEILING: Final = keys.store_key("clock ceiling")
 
 _decode = msgspec.msgpack.decode
@@ -52,12 +70,22 @@ def require(holds: bool, what: str) -> None:
 
 @dataclass
 class Content:
-    """The keys of one state of a disk, by what they are. Ids are (timestamp, ordinal)."""
+    """The keys of one state of a range, by what they are. Ids are (timestamp, sender, ordinal)."""
 
+    descriptor: RangeDescriptor = field(default_factory=lambda: decode_descriptor(None, ROOT_ID))
     messages: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)
     """The deliverable outbox: id to due time and recipient."""
     updates: dict[bytes, bytes] = field(default_factory=dict)
     """The executable outbox: id to due time."""
+    outgoing: dict[bytes, Deliverable | Executable] = field(default_factory=dict)
+    """The entries on their way to other ranges: kind and position to entry."""
+    marks: dict[Channel, Marks] = field(default_factory=dict)
+    prepared: dict[bytes, PreparedRecord] = field(default_factory=dict)
+    """The prepared records by transaction."""
+    unresolved: dict[bytes, bytes] = field(default_factory=dict)
+    """The commits of which not all ranges have heard, by name."""
+    sweeps: bool = False
+    """The question whether the range has still to look for garbage of before its beginning."""
     dead_messages: list[bytes] = field(default_factory=list)
     dead_updates: list[bytes] = field(default_factory=list)
     inboxes: dict[bytes, dict[bytes, Delivered]] = field(default_factory=lambda: defaultdict(dict))
@@ -84,13 +112,34 @@ class Content:
     newest: bytes = b""
 
 
-def read_content(disk: SortedMap) -> Content:
-    """Sort out everything that a disk holds."""
-    content = Content()
+def read_content(disk: Reader, range_id: int = ROOT_ID) -> Content:
+    """Sort out everything that a disk holds of a range."""
+    content = Content(read_descriptor(disk, range_id))
     content.ceiling = _number(disk.get(_CEILING))
-    for raw, stored in disk.iterate(keys.RANGE, keys.DATA_END):
-        _SPACES[raw[:1]](content, raw, stored)
+    for span in engine_spans(content.descriptor):
+        for raw, stored in disk.iterate(*span):
+            _SPACES[raw[:1]](content, raw, stored)
     return content
+
+
+def engine_spans(descriptor: RangeDescriptor) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the spans of all engine keys of a range; everything, if it has every key."""
+    bounds = Bounds(descriptor)
+    if bounds.is_whole:
+        return ((keys.RANGE, keys.DATA_END),)
+    prefix = keys.range_prefix(descriptor.range_id)
+    return ((prefix, keys.after_prefix(prefix)), *bounds.spans)
+
+
+def ranges_on(disk: Reader) -> list[int]:
+    """Return the ids of the ranges of which a disk has a state."""
+    found, lower = [ROOT_ID], keys.RANGE + keys.u64(ROOT_ID + 1)
+    while key := next((raw for raw, _ in disk.iterate(lower, keys.TRANSACTION)), None):
+        range_id = int.from_bytes(key[1:9], "big")
+        if disk.get(descriptor_key(range_id)) is not None:
+            found.append(range_id)
+        lower = keys.RANGE + keys.u64(range_id + 1)
+    return found
 
 
 def _number(stored: bytes | None) -> int:
@@ -99,9 +148,12 @@ def _number(stored: bytes | None) -> int:
 
 def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
     kind, rest = raw[9:10], raw[10:]
-    if kind in {keys.DELIVERABLE, keys.EXECUTABLE}:
-        require(rest[:1] == keys.WAITING, "a range without neighbours has an outgoing entry")
-    if kind == keys.DELIVERABLE:
+    require(
+        raw[1:9] == keys.u64(content.descriptor.range_id), f"a key of another range: {raw.hex()}"
+    )
+    if kind in {keys.DELIVERABLE, keys.EXECUTABLE} and rest[:1] == keys.OUTGOING:
+        _read_outgoing(content, kind, rest[1:], stored)
+    elif kind == keys.DELIVERABLE:
         content.messages[rest[9:]] = rest[1:9], _decode(stored, type=Deliverable).key
     elif kind == keys.EXECUTABLE:
         content.updates[rest[9:]] = rest[1:9]
@@ -110,13 +162,41 @@ def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
         (content.dead_updates if record.update else content.dead_messages).append(rest)
     elif kind == keys.GARBAGE:
         content.garbage.update(_decode(stored, type=list[bytes]))
+    elif kind in {keys.MARKS, keys.PREPARED, keys.UNRESOLVED}:
+        _read_spanning(content, kind, rest, stored)
     elif kind == keys.QUEUES or rest.startswith(b"queue "):
         content.queues[raw] = stored
-    elif rest == APPLIED_RECORD.encode():
+    else:
+        _read_range_record(content, rest, stored)
+
+
+def _read_range_record(content: Content, name: bytes, stored: bytes) -> None:
+    if name == SWEEP_RECORD.encode():
+        content.sweeps = True
+    elif name == APPLIED_RECORD.encode():
         sums = decode_applied(stored).sums
         content.counters = _decode(sums, type=Counters) if sums else Counters()
-    elif rest == b"collected":
+    elif name == b"collected":
         content.collected = _number(stored)
+
+
+def _read_spanning(content: Content, kind: bytes, rest: bytes, stored: bytes) -> None:
+    if kind == keys.MARKS:
+        channel = Channel(_number(rest[:8]), rest[8:9] == keys.EXECUTABLE, rest[9])
+        content.marks[channel] = marks.decode(stored)
+    elif kind == keys.PREPARED:
+        content.prepared[rest] = decode_record(stored)
+    else:
+        content.unresolved[rest] = stored
+
+
+def _read_outgoing(content: Content, kind: bytes, position: bytes, stored: bytes) -> None:
+    require(
+        content.descriptor.generation > FIRST_GENERATION,
+        "a range without neighbours has an outgoing entry",
+    )
+    entry = Deliverable if kind == keys.DELIVERABLE else Executable
+    content.outgoing[kind + position] = _decode(stored, type=entry)
 
 
 def _read_record(content: Content, raw: bytes, stored: bytes) -> None:
@@ -142,7 +222,7 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
         content.versions[key].append(stored)
         content.must_be_listed.append(raw)
     elif suffix == keys.INBOX:
-        require(rest[8:16] == _SENDER, f"a message to {key!r} has no sender")
+        require(_number(rest[8:16]) >= ROOT_ID, f"a message to {key!r} has no sender")
         content.inboxes[key][rest] = _decode(stored, type=Delivered)
     elif suffix == keys.REAPED:
         content.must_be_listed.append(raw)
@@ -167,7 +247,7 @@ _SPACES: Final = {
 
 
 def check(disk: SortedMap) -> Content:
-    """Raise ``Broken`` if anything is wrong with what a disk holds."""
+    """Raise ``Broken`` if anything is wrong with what a disk holds of its only range."""
     content = read_content(disk)
     for checker in CHECKERS:
         checker(content)
@@ -179,16 +259,17 @@ def check_conservation(content: Content) -> None:
     counters = content.counters
     in_inboxes = sum(len(inbox) for inbox in content.inboxes.values())
     dead = len(content.dead_messages) + len(content.dead_updates)
-    found = Counters(
-        enqueued=counters.enqueued,
-        delivered=counters.reaped + in_inboxes,
-        executed=counters.executed,
+    updates = sum(key[:1] == keys.EXECUTABLE for key in content.outgoing)
+    was_split = content.descriptor.generation > FIRST_GENERATION
+    found = msgspec.structs.replace(
+        counters,
+        # What was delivered before a split may have gone to the right half.
+        delivered=counters.delivered if was_split else counters.reaped + in_inboxes,
         pending_messages=len(content.messages),
         pending_updates=len(content.updates),
         dead=counters.discarded + dead,
-        discarded=counters.discarded,
-        reaped=counters.reaped,
-        cancelled=counters.cancelled,
+        outgoing_messages=len(content.outgoing) - updates,
+        outgoing_updates=updates,
     )
     require(counters == found, f"the counters say {counters}, but there is {found}")
     require(counters.conserved(), f"messages are lost or made up: {counters}")
@@ -255,12 +336,16 @@ def check_order(content: Content) -> None:
 
 def check_overtaking(content: Content) -> None:
     """Check that a message due at once has not been overtaken by a later one."""
-    arrived = {key: max(inbox) for key, inbox in content.inboxes.items() if inbox}
-    for key, taken in content.reaped.items():
-        arrived[key] = max(arrived.get(key, b""), *(id_ for _, id_, _ in taken))
+    arrived: dict[tuple[bytes, bytes], bytes] = defaultdict(bytes)
+    ids = [(key, id_) for key, inbox in content.inboxes.items() for id_ in inbox]
+    ids += [(key, id_) for key, taken in content.reaped.items() for _, id_, _ in taken]
+    for key, id_ in ids:
+        by_sender = key, id_[8:16]
+        arrived[by_sender] = max(arrived[by_sender], id_)
     for id_, (due, key) in content.messages.items():
-        late = due == id_[:8] and arrived.get(key, b"") > id_
-        require(not late, f"{id_.hex()} to {key!r} was overtaken by {arrived.get(key, b'').hex()}")
+        last = arrived.get((key, id_[8:16]), b"")
+        late = due == id_[:8] and last > id_
+        require(not late, f"{id_.hex()} to {key!r} was overtaken by {last.hex()}")
 
 
 def _receipts(content: Content) -> Iterator[tuple[bytes, Delivered]]:
@@ -281,8 +366,11 @@ def check_clock(content: Content) -> None:
 
 
 def check_garbage(content: Content) -> None:
-    """Check that each obsolete record is on a list of garbage."""
-    forgotten = [raw for raw in content.must_be_listed if raw not in content.garbage]
+    """Check that each obsolete record is on a list of garbage, or will be looked for."""
+    if content.sweeps:
+        return
+    kept = content.garbage | {keys.TRANSACTION + name for name in content.unresolved}
+    forgotten = [raw for raw in content.must_be_listed if raw not in kept]
     require(not forgotten, f"nobody will ever remove {forgotten[:3]}")
 
 

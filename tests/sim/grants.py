@@ -45,6 +45,7 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
+from postroom.server.hosted_range import HostedRange
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
@@ -82,17 +83,17 @@ class _WatchedKeeper:
 
 
 class Grants:
-    """A watch of one life of a node."""
+    """A watch of one range on a node, as long as it is there."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, hosted: HostedRange) -> None:
+        self._node, self._services = node, hosted.services
         self._locks: dict[bytes, bytes] = {}
         self._claims: dict[tuple[bytes, bytes], bytes] = {}
         """The transaction ids of those who claim."""
         self._ends: dict[bytes, _End] = {}
         self._protected: Counter[int] = Counter()
         self._broken: Broken | None = None
-        memory, registry = node.root.replica.memory, node.root.replica.registry
+        memory, registry = hosted.replica.memory, hosted.replica.registry
         memory.keeper = cast("MemoryKeeper", _WatchedKeeper(memory.keeper, self))
         self._either: set[tuple[bytes, bytes]] = set()
         self._chosen_before: dict[int, ReapQueue] = {}
@@ -128,7 +129,7 @@ class Grants:
         if self._node.failed is None:
             ended = [
                 service.__qualname__
-                for service in self._node.root.services._running
+                for service in self._services._running
                 if service.cr_frame is None  # it is closed
             ]
             require(not ended, f"of node {self._node.node_id} these services have ended: {ended}")

@@ -18,6 +18,7 @@ Records that garbage collection may have removed by now are not looked for.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +106,7 @@ class History:
             else:
                 known.tries += 1
         elif type(request) is ReapQueue:
-            self.mail.sent(request, self.settled)
+            self.mail.sent(request, self._settled_for(request.key))
 
     def handed_out(self, timestamp: int) -> None:
         """Note that a client is told a timestamp."""
@@ -132,13 +133,8 @@ class History:
             same = attempt.timestamp in (0, result.timestamp)
             require(same, f"{told} is told two timestamps")
             attempt.outcome, attempt.timestamp = Outcome.COMMITTED, result.timestamp
-            require(result.timestamp > attempt.above, f"{told} committed in the past")
-            owner = self._owners.setdefault(result.timestamp, attempt.request.transaction_id)
-            require(
-                owner == attempt.request.transaction_id,
-                f"{told} and {owner.hex()} committed at the same timestamp",
-            )
-            self.settle(result.timestamp)
+            self._check_moment(attempt)
+            self._settle_commit(attempt)
         elif isinstance(error, CommitUnknown):
             pass
         elif isinstance(error, Unavailable) and attempt.tries > 1:
@@ -146,6 +142,24 @@ class History:
         else:
             require(attempt.outcome is not Outcome.COMMITTED, f"{told} committed, then refused")
             attempt.outcome = Outcome.REFUSED
+
+    def _check_moment(self, attempt: Attempt) -> None:
+        """Check the timestamp of a commit: one clock gives all of them."""
+        id_, timestamp = attempt.request.transaction_id, attempt.timestamp
+        require(timestamp > attempt.above, f"{id_.hex()} committed in the past")
+        self._check_alone(timestamp, id_)
+
+    def _check_alone(self, timestamp: int, id_: bytes) -> None:
+        owner = self._owners.setdefault(timestamp, id_)
+        require(owner == id_, f"{id_.hex()} and {owner.hex()} have one timestamp")
+
+    def _settle_commit(self, attempt: Attempt) -> None:
+        self.settle(attempt.timestamp)
+
+    def _settled_for(self, key: bytes) -> int:
+        """Return a timestamp at which somebody was told what there is in an inbox."""
+        del key
+        return self.settled
 
     def _read_answered(self, request: Any, result: Any) -> None:
         match request:
@@ -227,8 +241,7 @@ class History:
                 timestamp == attempt.timestamp or attempt.outcome is Outcome.UNKNOWN,
                 f"{id_.hex()} committed at {timestamp}, told was {attempt.timestamp}",
             )
-            owner = self._owners.setdefault(timestamp, id_)
-            require(owner == id_, f"{id_.hex()} and {owner.hex()} have one timestamp")
+            self._check_alone(timestamp, id_)
             self._check_effects(content, attempt.request, record[:8])
 
     def _check_effects(self, content: Content, request: CommitTransaction, stamp: bytes) -> None:
@@ -246,15 +259,22 @@ class History:
             if type(write).__name__.startswith("Enqueue"):
                 ordinal += 1
                 if isinstance(write, EnqueueMessage):
-                    id_ = stamp + keys.u64(ROOT_ID) + ordinal.to_bytes(4, "big")
-                    there = id_ in self._cancelled or _has_message(content, write.key, id_)
-                    require(there, f"{name} did not send")
+                    there = any(
+                        id_ in self._cancelled or _has_message(content, write.key, id_)
+                        for id_ in self._message_ids(content, stamp, ordinal)
+                    )
+                    require(there, f"{name} did not send to {write.key!r}")
             elif isinstance(write, ReapMessages):
                 gone = set(write.ids)
                 inbox = content.inboxes.get(write.key, {})
                 taken = {id_ for when, id_, _ in content.reaped[write.key] if when == stamp}
                 taken -= _tried(request, write.key)
                 require(taken == gone and not gone & inbox.keys(), f"{name} did not reap")
+
+    def _message_ids(self, content: Content, stamp: bytes, ordinal: int) -> Iterable[bytes]:
+        """Return the ids that a message of a commit may have."""
+        del content
+        return (stamp + keys.u64(ROOT_ID) + ordinal.to_bytes(4, "big"),)
 
     def _check_read(
         self, content: Content, timestamp: int, key: bytes, value: bytes | None

@@ -13,15 +13,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.sim.both_ways import WaysDiffer
+from tests.sim.cluster.ranges import EmbeddedRangesSimulation, RangesSimulation
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.simulation import STEPS, EmbeddedSimulation
 
 CLUSTER: Final = ClusterSimulation.kind
 EMBEDDED: Final = EmbeddedSimulation.kind
 
-SIMULATIONS: Final = {CLUSTER: ClusterSimulation, EMBEDDED: EmbeddedSimulation}
+RANGES: Final = "ranges"
+EMBEDDED_RANGES: Final = "embedded ranges"
 
-LENGTHS: Final = {CLUSTER: EVENTS, EMBEDDED: STEPS}
+SIMULATIONS: Final = {
+    CLUSTER: ClusterSimulation,
+    EMBEDDED: EmbeddedSimulation,
+    RANGES: RangesSimulation,
+    EMBEDDED_RANGES: EmbeddedRangesSimulation,
+}
+
+LENGTHS: Final = {CLUSTER: EVENTS, EMBEDDED: STEPS, RANGES: EVENTS, EMBEDDED_RANGES: STEPS}
 """The length of a run of each kind, in events."""
 
 

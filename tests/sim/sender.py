@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Self
 
+from postroom.client.routing.local import send_to_ranges
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Unprotect
 
@@ -55,6 +57,9 @@ class AwaitedAnswer:
             except GaveUp:
                 self.sender.give_up(self)
                 raise
+        if isinstance(self.error, WrongRange):
+            wrong: Any = self.error
+            return (yield from send_to_ranges(self.sender, self, wrong).__await__())
         if self.error is not None:
             raise self.error
         return self.result
@@ -63,11 +68,14 @@ class AwaitedAnswer:
 class Answer(AwaitedAnswer, Call):
     """A request to an embedded store, and its answer."""
 
-    __slots__ = ("done", "error", "result", "sender", "task")
+    __slots__ = ("done", "error", "result", "sender", "sent_again", "task", "timeout_seconds")
 
-    def __init__(self, sender: LocalProcess, request: Any) -> None:
+    def __init__(
+        self, sender: LocalProcess, request: Any, timeout_seconds: float | None = None
+    ) -> None:
         super().__init__(request)
         self.sender = sender
+        self.timeout_seconds = timeout_seconds
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -164,7 +172,7 @@ class LocalProcess(ClientSender):
         self._require_alive()
         if isinstance(request, Unprotect):
             self.protected[request.timestamp] -= 1
-        answer = Answer(self, request)
+        answer = Answer(self, request, timeout_seconds)
         self.world.send(answer)
         if timeout_seconds is not None and not answer.done:
             self.world.agenda.after(timeout_seconds, lambda: self._expire(answer))

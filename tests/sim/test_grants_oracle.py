@@ -386,14 +386,12 @@ class Stage:
             begin_lease=lambda _: None, release=lambda _: [], vanished=lambda *_: None
         )
         self.memory = SimpleNamespace(keeper=keeper)
-        node = SimpleNamespace(
-            node_id=1, failed=None, root=SimpleNamespace(
-                services=SimpleNamespace(_running=[]),
-                replica=SimpleNamespace(registry=self.registry, memory=self.memory),
-            ),
-            monotonic=lambda: self.event.monotonic,
-        )  # fmt: skip
-        self.grants = Grants(cast("Any", node))
+        node = SimpleNamespace(node_id=1, failed=None, monotonic=lambda: self.event.monotonic)
+        hosted = SimpleNamespace(
+            services=SimpleNamespace(_running=[]),
+            replica=SimpleNamespace(registry=self.registry, memory=self.memory),
+        )
+        self.grants = Grants(cast("Any", node), cast("Any", hosted))
 
     @property
     def now(self) -> int:

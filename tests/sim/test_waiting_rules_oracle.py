@@ -30,6 +30,7 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.memory import Holders
 from postroom.ranges.requests import GetForUpdate
 from postroom.ranges.waiting import Waiting
+from tests.messaging.one_range import node_of
 from tests.sim.checkers import Broken
 from tests.sim.waiting_rules import check_lines, check_sizes
 
@@ -230,9 +231,7 @@ class Stage:
             mail = InboxIndexEntry(len(pairs), min(pairs, default=b"")[-20:], self.held)
             pairs[keys.mail_key(INBOX)] = msgspec.msgpack.encode(mail)
         self.replica.stored = SortedMap().updated(dict(pairs))
-        node = cast(
-            "Any", SimpleNamespace(root=SimpleNamespace(replica=self.replica), sizes=self.sizes)
-        )
+        node = node_of(cast("Any", self.replica), sizes=self.sizes)
         try:
             check_lines(node)
             check_sizes(node)

@@ -32,34 +32,37 @@ from postroom.ranges.memory import Holders
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, ScanChanges
 from postroom.ranges.waiting import ChangeToken
+from postroom.server.hosted_range import HostedRange
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 from tests.sim.service_rules import SERVICES
 
 TIMERS_MAX: Final = 33 + len(SERVICES)
-"""The timers of the services, of a hand-over and of sessions; with leftovers."""
+"""The timers of the services of a range, of a hand-over and of sessions; with leftovers."""
+CALLS_MAX: Final = 64
+"""The timers of calls to ranges on other nodes, where there are several ranges."""
 COUNTED_STEPS: Final = 8
 ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
 
 
 class _Watched:
-    """The knowledge about one life of a node.
+    """The knowledge about a replica.
 
     Attributes:
-        steps: it has taken so many.
         looked_at: what there was when outboxes were looked at: without a change there is nothing
             new to be seen.
     """
 
-    __slots__ = ("looked_at", "outboxes", "steps")
+    __slots__ = ("looked_at", "outboxes")
 
-    def __init__(self, node: Node) -> None:
-        self.steps = 0
-        self.outboxes = _outboxes(node.root.replica)
+    def __init__(self, replica: Replica) -> None:
+        self.outboxes = _outboxes(replica)
         self.looked_at: tuple[object, ...] = ()
 
 
-_WATCHED: Final = WeakKeyDictionary[Node, _Watched]()
+_STEPS: Final = WeakKeyDictionary[Node, int]()
+"""The number of steps that a life of a node has taken."""
+_WATCHED: Final = WeakKeyDictionary[HostedRange, _Watched]()
 
 
 async def leave_everything(db: CoreDatabase) -> None:
@@ -78,15 +81,16 @@ async def leave_everything(db: CoreDatabase) -> None:
 
 def check_step(node: Node) -> None:
     """Check what must hold at every moment; count what gathers now and then."""
-    watched = _WATCHED.get(node)
-    if watched is None:
-        watched = _WATCHED[node] = _Watched(node)
-    watched.steps += 1
-    if watched.steps % COUNTED_STEPS == 0:
+    _STEPS[node] = steps = _STEPS.get(node, 0) + 1
+    if steps % COUNTED_STEPS == 0:
         check_sizes(node)
-    _check_outboxes(node.root.replica, watched)
-    if node.root.replica.waiting_for and len(node.root.replica.waiting):
-        check_lines(node)
+    for hosted in node.replicas.hosted.values():
+        watched = _WATCHED.get(hosted)
+        if watched is None:
+            watched = _WATCHED[hosted] = _Watched(hosted.replica)
+        _check_outboxes(hosted.replica, watched)
+        if hosted.replica.waiting_for and len(hosted.replica.waiting):
+            _check_lines(hosted.replica)
 
 
 def check_sizes(node: Node) -> None:
@@ -94,9 +98,15 @@ def check_sizes(node: Node) -> None:
     sizes = node.sizes()
     held = sizes["locks"] + sizes["claims"] + sizes["queue claims"]
     timers, deadlines = sizes["timers"], sizes["deadlines"]
-    if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX:
+    number = len(node.replicas.hosted)
+    timers_max = TIMERS_MAX * number + CALLS_MAX * (number > 1)
+    if timers > timers_max or deadlines > 2 * held + TIMERS_MAX * number:
         raise Broken(f"timers gather: {sizes}")
-    replica = node.root.replica
+    for hosted in node.replicas.hosted.values():
+        _check_holders(hosted.replica)
+
+
+def _check_holders(replica: Replica) -> None:
     kept = {each for of_client in _holders(replica).clients.values() for each in of_client}
     holding = _locks(replica)._tokens.keys() | _claims(replica)._holders.keys()
     idle = kept - holding - _claiming(replica)._claiming.keys() - {HOLDER}
@@ -117,7 +127,7 @@ def _check_outboxes(replica: Replica, watched: _Watched) -> None:
         return
     for outbox in outboxes:
         for line in outbox._lines:
-            passed = next(iter(_seen(replica).iterate(line.begin, line.head)), None)
+            passed = next(iter(seen(replica).iterate(line.begin, line.head)), None)
             require(passed is None, f"a head of {outbox.pending} has passed over {passed}")
     watched.looked_at = now
 
@@ -128,7 +138,11 @@ def _heads(outboxes: Iterable[Outbox]) -> list[bytes]:
 
 def check_lines(node: Node) -> None:
     """Check that no call waits in vain."""
-    replica = node.root.replica
+    for hosted in node.replicas.hosted.values():
+        _check_lines(hosted.replica)
+
+
+def _check_lines(replica: Replica) -> None:
     if replica.proposal is not None:
         return  # its locks are not free yet
     for token, line in replica.waiting_for.items():
@@ -158,13 +172,14 @@ def _is_refused_later(replica: Replica, call: Call) -> bool:
 def check_rest(node: Node) -> None:
     """Check that nothing is under way any more."""
     sizes = node.sizes()
-    if _holders(node.root.replica).knows(HOLDER):  # the order of inboxes, which stays for a while
-        sizes |= {"holders": sizes["holders"] - 1, "inboxes in order": 0}
+    for hosted in node.replicas.hosted.values():
+        if _holders(hosted.replica).knows(HOLDER):  # the order of inboxes, which stays for a while
+            sizes |= {"holders": sizes["holders"] - 1, "inboxes in order": 0}
     left = {name: size for name, size in sizes.items() if size and name not in ALWAYS_THERE}
     require(not left, f"clients have gone, but there is still {left}")
 
 
-def _seen(replica: Replica) -> Reader:
+def seen(replica: Replica) -> Reader:
     """Return what the replica reads, without writing what waits in memory first."""
     stored: Reader = replica.stored
     if isinstance(stored, Gathering):
@@ -175,9 +190,9 @@ def _seen(replica: Replica) -> Reader:
 def _has_free(replica: Replica, key: bytes) -> bool:
     """Return whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
-    stored = _seen(replica).get(keys.mail_key(key))
+    stored = seen(replica).get(keys.mail_key(key))
     held = b"" if stored is None else msgspec.msgpack.decode(stored, type=InboxIndexEntry).held
-    entries = _seen(replica).iterate(prefix, prefix + (held or b"\xff" * 20))
+    entries = seen(replica).iterate(prefix, prefix + (held or b"\xff" * 20))
     inbox = _claims(replica)._inboxes.get(key)
     return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)
 
@@ -185,7 +200,7 @@ def _has_free(replica: Replica, key: bytes) -> bool:
 def _has_changed(replica: Replica, request: ScanChanges) -> bool:
     """Return whether a watch that waits has not been told of a change."""
     after = keys.u64(request.after)
-    return any(versions.changed_since(_seen(replica), request.start, request.end, after))
+    return any(versions.changed_since(seen(replica), request.start, request.end, after))
 
 
 def _claims(replica: Replica) -> Claims:

@@ -234,9 +234,9 @@ class Lanes:
         concerns = list(call.request.participants())
         owners = self._owners(concerns)
         if len(owners) > 1 and None not in owners:
-            if way.is_stray:
+            owners = self._owners(concerns[:1])  # a commit is decided there; others may be wrong
+            if len(owners) > 1 and way.is_stray:
                 raise several_ranges(len(owners))
-            owners = self._owners(concerns[:1])  # the node knows better, or says the same
         if None in owners:
             if self.cache.has_gap():
                 way.range_id, way.named = ASTRAY, None

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from postroom.kv import keys
+from postroom.kv.engine import Reader
 from postroom.ranges.transactions.requests import Ballot
 
 Span: TypeAlias = tuple[bytes, bytes | None]
@@ -66,6 +67,13 @@ def is_of_several(record: bytes) -> bool:
 def decided_in(record: bytes) -> DecidedCommit:
     """Return the content of a COMMIT record of several ranges."""
     return _decode_decided(memoryview(record)[9:])
+
+
+def has_under_way(stored: Reader, range_id: int) -> bool:
+    """Return whether a range has prepared a transaction, or has to tell others of a commit."""
+    prefixes = keys.prepared_prefix(range_id), keys.unresolved_prefix(range_id)
+    spans = [(prefix, keys.after_prefix(prefix)) for prefix in prefixes]
+    return any(next(stored.iterate(*span), None) is not None for span in spans)
 
 
 def name_of(record_key: bytes) -> bytes:

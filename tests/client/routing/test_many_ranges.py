@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroom.errors import Invalid, Unavailable
@@ -99,6 +100,21 @@ def test_a_commit_goes_to_the_range_of_all_its_keys() -> None:
     assert call.result == COMMITTED
 
 
+def test_a_commit_over_several_ranges_is_sent_again_when_the_range_of_its_anchor_was_split() -> (
+    None
+):
+    world = three()
+    call = world.ask(commit(1, Put(b"k", b"v"), Put(b"z", b"v")))
+    stream = world.to("b:1")
+    shorter = msgspec.structs.replace(MIDDLE, end=b"l", generation=MIDDLE.generation + 1)
+    stream.misdirected(only(stream.requests), shorter)
+    assert call.error is None
+    number = only(stream.requests)
+    assert stream.named[number] == (shorter.range_id, shorter.generation)
+    stream.answer(number, COMMITTED)
+    assert call.result == COMMITTED
+
+
 def test_requests_about_the_one_root_go_to_the_first_range() -> None:
     world = three()
     world.ask(Protect(9))
@@ -107,12 +123,8 @@ def test_requests_about_the_one_root_go_to_the_first_range() -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [
-        Scan(b"", None, 10, 100, 0),
-        GetMany([b"a", b"z"], 0),
-        commit(1, Put(b"k", b"v"), Put(b"z", b"v")),
-    ],
-    ids=["scan", "get_many", "commit"],
+    [Scan(b"", None, 10, 100, 0), GetMany([b"a", b"z"], 0)],
+    ids=["scan", "get_many"],
 )
 def test_a_request_for_several_ranges_is_refused_if_a_node_says_so_too(
     request_: Any,

@@ -22,6 +22,7 @@ from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv.engine import EngineFailed
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.raft.interface import NoPeers
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.assembly import NodeOptions
 from tests.sim import checkers, disks
@@ -181,7 +182,7 @@ class EmbeddedStore(Cluster):
             if sender.is_dead:
                 self._carry(Answer(sender, Unprotect(result)))
             sender.protected[result] += 1
-        if not sender.is_dead:
+        if not (sender.is_dead or isinstance(error, WrongRange)):  # that is asked again
             self.witness.answered(answer.request, result, error)
         self.resume(answer)
 
@@ -239,7 +240,7 @@ class EmbeddedStore(Cluster):
         node, is_cancelled = self.machine.node, list[bool]()
         if node is None or answer not in self._outstanding:
             return False
-        self.machine.act(lambda: is_cancelled.append(node.root.replica.cancel(answer)))
+        self.machine.act(lambda: is_cancelled.append(node.replicas.cancel(answer)))
         if is_cancelled == [True]:
             self._outstanding.pop(answer, None)
             return True

@@ -86,6 +86,10 @@ class Faults:
         ]  # fmt: skip
         return self._random.sample(acts, self._random.randint(2, len(acts)))
 
+    def add(self, acts: Sequence[Callable[[], None]]) -> None:
+        """Add faults of another kind to those of the run."""
+        self._acts += acts
+
     def begin(self) -> None:
         """Let things break from now on."""
         wait = self._random.expovariate(1 / self._interval_seconds)

@@ -20,10 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from postroom.kv.memory import MemoryDisk
-from postroom.ranges.calls import Call
 from postroom.ranges.nodes import AdmitNode, Admitted, RetireNode
 from postroom.server.cluster.formation import FIRST_INDEX, become_writes
 from tests.sim.clock import MachineClock
+from tests.sim.cluster.asking import Asked
 from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.raft_rules import durable_log
@@ -35,19 +35,6 @@ MACHINES_MIN: Final = 3
 """The smallest number of nodes: of fewer, a lost one would be half of those that count."""
 NOTICED_SECONDS: Final = 1.5
 """The time by which the leader knows of a dead machine. One that is removed before is bad luck."""
-
-
-class _Asked(Call):
-    """A request at one node, asked in passing."""
-
-    __slots__ = ("_told",)
-
-    def __init__(self, request: Any, told: Callable[[Any], object]) -> None:
-        super().__init__(request)
-        self._told = told
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        self._told(None if error is not None else result)
 
 
 class Joining:
@@ -80,7 +67,7 @@ class Joining:
             return False
         if machine.node is not None:
             machine.crash(power=False)
-        self._cluster.overseer.raft.wiped.add(machine.node_id)
+        self._cluster.overseer.wiped.add(machine.node_id)
         machine.disk = MemoryDisk()
         machine.is_homeless = True
         self._ask(machine, self._random.randbytes(16))
@@ -229,5 +216,5 @@ class Joining:
         for machine in self._cluster.machines:
             node = machine.node
             if node is not None and node.failed is None and node.root.replica.serves:
-                machine.act(lambda node=node: node.replicas.submit(_Asked(request, told)))  # type: ignore[misc]
+                machine.act(lambda node=node: node.replicas.submit(Asked(request, told)))  # type: ignore[misc]
                 return

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
@@ -21,34 +21,41 @@ from tests.sim.checkers import require
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import Machine
 
-_LEASE: Final = keys.record_key(ROOT_ID, LEASE_RECORD)
-
 
 class LeaseRules:
-    """The rules of leases, checked over all machines.
+    """The rules of leases, checked over all machines, for one range.
+
+    Args:
+        range_id: the id of the range.
 
     Attributes:
         leases: by sequence number: holder, first timestamp, and the last end that was granted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, range_id: int = ROOT_ID) -> None:
+        self.range_id = range_id
+        self._key = keys.record_key(range_id, LEASE_RECORD)
         self.leases: dict[int, tuple[int, int, int]] = {}
         self._by_index: dict[int, leases.RangeLease] = {}
         self._applying: dict[str, list[tuple[int, bytes]]] = {}
 
     def acted(self, machine: Machine, machines: Iterable[Machine]) -> None:
         """Check that a node that serves is alone."""
-        assert machine.node is not None
-        if not machine.node.root.replica.serves:
+        if not self._serves(machine):
             return
         for other in machines:
-            if other is not machine and other.node is not None:
-                both = other.node.root.replica.serves
+            if other is not machine:
+                both = self._serves(other)
                 require(not both, f"{machine.name} and {other.name} serve at once")
+
+    def _serves(self, machine: Machine) -> bool:
+        node = machine.node
+        hosted = None if node is None else node.replicas.hosted.get(self.range_id)
+        return hosted is not None and hosted.replica.serves
 
     def applies(self, machine: Machine, index: int, effects: WriteSet) -> None:
         """Note an applied entry; it counts when it is written: an only voter may forget it."""
-        stored = effects.get(_LEASE)
+        stored = effects.get(self._key)
         if stored is not None:
             self._applying.setdefault(machine.name, []).append((index, stored))
 

@@ -26,7 +26,6 @@ from postroom.raft.interface import Transport
 from postroom.server.assembly import NodeOptions
 from postroom.server.node import UPKEEP_SECONDS, Node
 from tests.sim.agenda import Agenda
-from tests.sim.both_ways import check_usual_way
 from tests.sim.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
@@ -134,6 +133,11 @@ class Machine:
         """Return the number of the node that lives here."""
         return self.options.node_id
 
+    @property
+    def is_in_turn(self) -> bool:
+        """Return whether a turn has begun, and has not ended."""
+        return self._turn.is_under_way
+
     # --- being up and down
 
     def open(self) -> bool:
@@ -154,7 +158,6 @@ class Machine:
             except Unavailable:
                 storage.close()
                 return False
-            check_usual_way(node)
             node.on_wake = self._on_wake
             self.node = node
             self.lives += 1
@@ -192,7 +195,8 @@ class Machine:
         self.power_has_failed = self.power_has_failed or power
         self.disk.crash(self.random if power else None)
         if node is not None:
-            node.root.services.stop()
+            for hosted in node.replicas.hosted.values():
+                hosted.services.stop()
             node.tasks.stop()
         self._end_sessions()
         self.overseer.crashed(self)

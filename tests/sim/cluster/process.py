@@ -25,7 +25,9 @@ from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Unavailable
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.contract import Role
 from postroom.ranges.requests import Now
+from postroom.server.cluster.access import WRITER, Access
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.sim.agenda import Agenda
@@ -38,6 +40,8 @@ from tests.sim.tasks import Task
 if TYPE_CHECKING:
     from tests.sim.cluster.cluster import Cluster
 
+ADMINISTRATOR: Final = "administrator"
+"""The name of the only process that may split ranges, and move their leases."""
 SHELL_SECONDS: Final = 0.00002
 """The time between the first frame that there is to write and writing all that there are."""
 
@@ -204,7 +208,8 @@ class SessionShell:
         self._agenda = agenda
         self._unread: deque[bytes] = deque()
         self._is_told = False
-        self._session: Session = sessions.open(end.peer, self._on_output)
+        access = Access(Role.ADMIN) if end.peer == ADMINISTRATOR else WRITER
+        self._session: Session = sessions.open(end.peer, self._on_output, access)
 
     def receive(self, data: bytes) -> None:
         """Take a frame from the client."""

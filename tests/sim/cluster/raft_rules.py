@@ -9,7 +9,8 @@
   anything of a term is sent, the disk holds it in its synced part.
 * **Durability**: what was applied anywhere is in the synced part of a majority's disks.
 
-An applied entry is told by its index, its term, and a digest of what it changed.
+An applied entry is told by its index, its term, and a digest of what it changed. The rules hold for
+each consensus group by itself.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from postroom.raft.messages import (
     TimeoutNow,
     Vote,
     Voted,
-    decode_frame,
 )
 from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
 from postroom.ranges.contract import ROOT_ID
+from postroom.ranges.split.records import FIRST_ENTRY
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
+from postroom.server.hosted_range import HostedRange
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews
 
@@ -46,54 +48,72 @@ if TYPE_CHECKING:
     from postroom.raft.journal import Journal
     from tests.sim.cluster.machine import Machine
 
-_LOG: Final = keys.raft_log_prefix(ROOT_ID)
-_HARD_STATE: Final = _LOG + b"h"
-_APPLIED: Final = keys.record_key(ROOT_ID, APPLIED_RECORD)
-
 Entry = tuple[int, bytes]
 """An applied entry: its term and digest."""
 
 
 class Log:
-    """The log of a node after a loss of everything that is not synced.
+    """The log of a range on a node after a loss of everything that is not synced.
+
+    The first entry of a right half is in the log of the range that was split.
 
     Attributes:
         begins_after: the entry up to which the state is there.
     """
 
-    def __init__(self, state: SortedMap, logged: WriteSet) -> None:
-        self._logged = logged
-        stored = logged.get(_HARD_STATE)
+    def __init__(self, range_id: int, state: SortedMap, logged: WriteSet) -> None:
+        self._logged, self._prefix = logged, keys.raft_log_prefix(range_id)
+        stored = logged.get(self._prefix + b"h")
         hard = None if stored is None else msgspec.msgpack.decode(stored, type=HardState)
-        self.term: int = 0 if hard is None else hard.term
+        first_index, first_term = (0, 0) if range_id == ROOT_ID else FIRST_ENTRY
+        self.term: int = first_term if hard is None else hard.term
         self.vote: int | None = None if hard is None else hard.vote
-        record = state.get(_APPLIED)
+        record = state.get(keys.record_key(range_id, APPLIED_RECORD))
         applied = 0 if record is None else decode_applied(record).index
-        spool = state.get(_LOG + b"s")
+        spool = state.get(self._prefix + b"s")
         arrived = None if spool is None else msgspec.msgpack.decode(spool, type=ArrivingSnapshot)
         installs = arrived is not None and arrived.chunks > 0
-        self.begins_after = arrived.index if installs and arrived else applied
+        self.begins_after = arrived.index if installs and arrived else max(applied, first_index)
 
     def covers(self, index: int, term: int | None = None) -> bool:
         """Return whether the entry at ``index`` is there, of ``term`` if that is given."""
         if index <= self.begins_after:
             return True
-        stored = self._logged.get(_LOG + b"l" + keys.u64(index))
+        stored = self._logged.get(self._prefix + b"l" + keys.u64(index))
         return stored is not None and term in (None, int.from_bytes(stored[:8], "big"))
 
 
-_durable_logs: Final = DurableViews(Log)
+class Logs:
+    """The logs of all ranges on a disk after a loss of power."""
+
+    def __init__(self, state: SortedMap, logged: WriteSet) -> None:
+        self._read = state, logged
+        self._known: dict[int, Log] = {}
+
+    def of(self, range_id: int) -> Log:
+        """Return the log of a range."""
+        log = self._known.get(range_id)
+        if log is None:
+            log = self._known[range_id] = Log(range_id, *self._read)
+        return log
 
 
-def durable_log(disk: MemoryDisk) -> Log:
-    """Return what a loss of power leaves of the log on ``disk`` at least."""
-    log = _durable_logs.of(disk)
-    assert isinstance(log, Log)
-    return log
+_durable_logs: Final = DurableViews(Logs)
+
+
+def durable_log(disk: MemoryDisk, range_id: int = ROOT_ID) -> Log:
+    """Return what a loss of power leaves of the log of a range on ``disk`` at least."""
+    logs = _durable_logs.of(disk)
+    assert isinstance(logs, Logs)
+    return logs.of(range_id)
 
 
 class RaftRules:
-    """The rules of the Raft paper, checked over all machines.
+    """The rules of the Raft paper, checked over all machines, for one group.
+
+    Args:
+        range_id: the id of its range.
+        wiped: see below.
 
     Attributes:
         leaders: of each term.
@@ -103,12 +123,13 @@ class RaftRules:
         wiped: the nodes whose disks were lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, range_id: int = ROOT_ID, wiped: set[int] | None = None) -> None:
+        self.range_id = range_id
         self.leaders: dict[int, int] = {}
         self.applied: dict[int, Entry] = {}
         self.committed_by: dict[int, int] = {}
         self.newest = 0
-        self.wiped: set[int] = set()
+        self.wiped: set[int] = set() if wiped is None else wiped
         self.voters: dict[int, set[tuple[frozenset[int], ...]]] = {}
         self._applying: dict[str, list[tuple[int, Entry, int]]] = {}
         self._leads: dict[str, int] = {}
@@ -117,8 +138,11 @@ class RaftRules:
 
     def acted(self, machine: Machine) -> None:
         """Check that a leader leads alone, and has everything that was ever applied."""
-        assert machine.node is not None
-        group = machine.node.root.replica.group
+        hosted = self._hosted(machine)
+        if hosted is None:
+            self._leads.pop(machine.name, None)
+            return
+        group = hosted.group
         term = group.term
         if not group.is_leader or self._leads.get(machine.name) == term:
             return
@@ -126,6 +150,10 @@ class RaftRules:
         leader = self.leaders.setdefault(term, machine.node_id)
         require(leader == machine.node_id, f"{leader} and {machine.node_id} lead term {term}")
         self._check_complete(machine, group.core.journal)
+
+    def _hosted(self, machine: Machine) -> HostedRange | None:
+        """Return the range on a machine; ``None``: the machine is down, or does not have it."""
+        return None if machine.node is None else machine.node.replicas.hosted.get(self.range_id)
 
     def _check_complete(self, machine: Machine, journal: Journal) -> None:
         who = f"{machine.name}, leader of term {self._leads[machine.name]},"
@@ -148,9 +176,11 @@ class RaftRules:
 
     def applies(self, machine: Machine, index: int, term: int, effects: WriteSet) -> None:
         """Note an applied entry; it counts when it is written."""
-        assert machine.node is not None
-        digest = blake2b(msgspec.msgpack.encode(effects), digest_size=8).digest()
-        applied = index, (term, digest), machine.node.root.replica.group.term
+        hosted = self._hosted(machine)
+        assert hosted is not None
+        replicated = {key: value for key, value in effects.items() if key[:1] != keys.RAFT_LOG}
+        digest = blake2b(msgspec.msgpack.encode(replicated), digest_size=8).digest()
+        applied = index, (term, digest), hosted.group.term
         self._applying.setdefault(machine.name, []).append(applied)
 
     def written(self, machine: Machine) -> None:
@@ -164,10 +194,12 @@ class RaftRules:
                 f"{_told(known)}",
             )
             self.newest = max(self.newest, index)
-        assert machine.node is not None
-        journal = machine.node.root.replica.group.core.journal
+        hosted = self._hosted(machine)
+        if hosted is None:
+            return
+        journal = hosted.group.core.journal
         if journal.members.voters:
-            sets = tuple(machine.node.root.replica.group.core.voter_sets)
+            sets = tuple(hosted.group.core.voter_sets)
             self.voters.setdefault(journal.members_index, set()).add(sets)
 
     def crashed(self, machine: Machine) -> None:
@@ -175,18 +207,19 @@ class RaftRules:
         self._applying.pop(machine.name, None)
         self._leads.pop(machine.name, None)
 
-    # --- frames
+    # --- messages
 
-    def sends(self, machine: Machine, to: int, frame: bytes) -> None:
+    def says(self, machine: Machine, to: int, message: Any) -> None:
         """Check that a member does not forget what it has said."""
-        decoded = decode_frame(frame)[0]
-        require(decoded is not None, f"{machine.name} sends what nobody can read")
-        assert decoded is not None
-        for _, message in decoded.envelopes:
-            if not isinstance(message, PreVote | PreVoted):
-                self._check_said(machine, to, message)
-
-    def _check_said(self, machine: Machine, to: int, message: Any) -> None:
+        if isinstance(message, PreVote | PreVoted):
+            return
+        hosted = self._hosted(machine)
+        if hosted is not None and hosted.group.holds_nothing and self.range_id != ROOT_ID:
+            granted = isinstance(message, Vote | TimeoutNow) or (
+                isinstance(message, Voted) and message.granted
+            )
+            require(not granted, f"{machine.name} holds nothing, and says {message!r:.300}")
+            return  # its term tells nobody anything
         log = self._durable_log(machine)
         wrong = None
         if log.term < message.term:
@@ -204,14 +237,14 @@ class RaftRules:
             raise Broken(f"{machine.name} says {message!r:.300}, but its disk {wrong}")
 
     def _durable_log(self, machine: Machine) -> Log:
-        return durable_log(machine.disk)
+        return durable_log(machine.disk, self.range_id)
 
     # --- now and then
 
     def look(self, machines: Iterable[Machine]) -> None:
         """Look at all logs at once."""
-        nodes = [machine.node for machine in machines if machine.node is not None]
-        logs = [node.root.replica.group.core.journal for node in nodes]
+        hosted = [each for each in map(self._hosted, machines) if each is not None]
+        logs = [each.group.core.journal for each in hosted]
         for position, one in enumerate(logs):
             for other in logs[:position]:
                 _check_matching(one, other)
@@ -224,7 +257,7 @@ class RaftRules:
         holding = {
             machine.node_id
             for machine in machines
-            if durable_log(machine.disk).covers(self.newest, term)
+            if self._durable_log(machine).covers(self.newest, term)
         } | self.wiped
         # It may have been committed by the members before a change that is under way. A member
         # that is cut off may have a change in its log that will never be committed.

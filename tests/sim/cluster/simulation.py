@@ -24,6 +24,7 @@ from postroom.raft.interface import RaftOptions
 from postroom.ranges.requests import ScanChanges
 from postroom.server.assembly import NodeOptions
 from tests.sim import checkers, waiting_rules
+from tests.sim.checkers import Content
 from tests.sim.cluster import absence, floods, full_disks, replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
@@ -212,9 +213,7 @@ class ClusterSimulation:
         for machine in cluster.machines:
             assert machine.open()
         cluster.run(self._database._sender.connect(), "somebody answers")
-        for workload in self.workloads:
-            name = type(workload).__name__.lower()
-            cluster.run(workload.setup(self._database), f"{name} is set up")
+        self._set_up()
         self.crowd.begin_all(self._begin_client)
         self.faults.begin()
         self._look_again()
@@ -224,6 +223,11 @@ class ClusterSimulation:
             self._let_things_break(max(events // 2, events - spent))
         self._calm()
         self._reckon()
+
+    def _set_up(self) -> None:
+        for workload in self.workloads:
+            name = type(workload).__name__.lower()
+            self.cluster.run(workload.setup(self._database), f"{name} is set up")
 
     def _let_things_break(self, events: int) -> None:
         """Let so much happen."""
@@ -362,12 +366,16 @@ class ClusterSimulation:
         cluster.agenda.run(DUE_SECONDS)
         cluster.kill(task, database)
         cluster.forget_dead()
+        self._let_ranges_rest()
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
         cluster.agenda.run(GONE_SECONDS)
         for machine in cluster.machines:
             if machine.node is not None:
                 waiting_rules.check_rest(machine.node)
         self._change_leader()
+
+    def _let_ranges_rest(self) -> None:
+        """Do nothing: there is one range."""
 
     def _correct_clocks(self) -> None:
         """Set all wall clocks right, however far ahead they were; even then nothing is late."""
@@ -407,14 +415,12 @@ class ClusterSimulation:
         status = cluster.retry(
             self._database.status, self._database, "the store tells its counters"
         )
-        last = self._database.put(b"last", b"")  # a store that rests has no services
-        cluster.run(last, "a last put succeeds")
+        self._wake_services()
         cluster.agenda.run_until(self._replicas_agree, self._who_waits, 30.0)
         for machine in cluster.machines:
             if machine.node is not None:
                 check_services(machine.node.describe())
-        content = cluster.overseer.look()
-        assert content is not None
+        content = self._look_at_the_end()
         self.history.check(content)
         checkers.require(
             status.counters == content.counters,
@@ -428,6 +434,15 @@ class ClusterSimulation:
             machine.close()
         cluster.overseer.look()
 
+    def _wake_services(self) -> None:
+        """Write something: a store that rests has no services."""
+        self.cluster.run(self._database.put(b"last", b""), "a last put succeeds")
+
+    def _look_at_the_end(self) -> Content:
+        content = self.cluster.overseer.look()
+        assert content is not None
+        return content
+
     def _replicas_agree(self) -> bool:
         try:
             for machine in self.cluster.machines:
@@ -436,8 +451,11 @@ class ClusterSimulation:
         except EngineFailed:
             return False  # its turn has failed, and is not over yet
         disks = [machine.disk.content for machine in self.cluster.machines]
-        indexes = {replica_rules.applied_index(disk) for disk in disks}
-        return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))
+        return all(
+            len({replica_rules.applied_index(disk, range_id) for disk in disks}) == 1
+            and not any(replica_rules.is_installing(disk, range_id) for disk in disks)
+            for range_id in sorted({each for disk in disks for each in checkers.ranges_on(disk)})
+        )
 
 
 async def _connect_and_leave(db: CoreDatabase) -> None:

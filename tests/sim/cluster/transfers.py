@@ -8,7 +8,7 @@ break off in the middle then, go on or begin again, and nodes crash with half a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.ranges import state as range_state
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.machine import Machine
+    from postroom.server.hosted_range import HostedRange
 
 
 @contextmanager
@@ -34,11 +34,10 @@ def drawn_sizes(randomness: Random) -> Iterator[None]:
         yield
 
 
-def watch(machine: Machine, seen: Counter[str]) -> None:
-    """Count the outcomes of transfers to a node that has just been put together."""
-    assert machine.node is not None
-    _watch_spool(machine, seen)
-    state = machine.node.root.replica.state
+def watch(hosted: HostedRange, monotonic: Callable[[], float], seen: Counter[str]) -> None:
+    """Count the outcomes of transfers to a replica that has just been put together."""
+    _watch_spool(hosted, monotonic, seen)
+    state = hosted.replica.state
     install = state.install_snapshot
 
     def counted_install(chunks: Iterable[bytes]) -> Iterator[WriteSet]:
@@ -49,10 +48,9 @@ def watch(machine: Machine, seen: Counter[str]) -> None:
     state.install_snapshot = counted_install  # type: ignore[method-assign]
 
 
-def _watch_spool(machine: Machine, seen: Counter[str]) -> None:
-    assert machine.node is not None
-    spool = machine.node.root.replica.group._receiver._spool
-    patience = machine.node.root.replica.group.core.options.election_seconds_max
+def _watch_spool(hosted: HostedRange, monotonic: Callable[[], float], seen: Counter[str]) -> None:
+    spool = hosted.group._receiver._spool
+    patience = hosted.group.core.options.election_seconds_max
     begin, add = spool.begin, spool.add
     if spool.complete is not None:
         seen["installations begun again"] += 1
@@ -62,12 +60,12 @@ def _watch_spool(machine: Machine, seen: Counter[str]) -> None:
         nonlocal taken_at
         if spool.arriving is not None:
             seen["transfers restarted"] += 1
-        taken_at = machine.clock.monotonic()
+        taken_at = monotonic()
         begin(arriving, staged)
 
     def counted_add(data: bytes, staged: WriteSet) -> None:
         nonlocal taken_at
-        now = machine.clock.monotonic()
+        now = monotonic()
         if now - taken_at >= patience:
             seen["transfers resumed"] += 1
         taken_at = now

@@ -8,8 +8,9 @@ from typing import Final
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
-from tests.sim.workloads.contenders import Contenders
+from tests.sim.workloads.contenders import Contenders, ContendersOverRanges
 from tests.sim.workloads.counters import Counters
+from tests.sim.workloads.couriers import Couriers
 from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.keepers import Keepers
 from tests.sim.workloads.large import Large
@@ -41,6 +42,16 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Waiters,
     Watchers,
 )
+OVER_RANGES: Final[tuple[type[Workload], ...]] = (
+    Appointments,
+    ContendersOverRanges,
+    Counters,
+    Couriers,
+    Ledger,
+    Lists,
+    Reapers,
+)
+"""The workloads that may run while ranges split."""
 QUEUES_SHARE: Final = 0.3
 TRIALS_SHARE: Final = 0.3
 CONTENDERS_SHARE: Final = 0.2

@@ -1,0 +1,166 @@
+"""Runs of stores with several ranges, which split, and whose leases move, while things break.
+
+It is a run like any other, with more faults (:mod:`.range_faults`), and with workloads whose keys
+come to lie in several ranges. At the end all ranges serve, and nothing of any transaction or
+message is left under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random  # noqa: TID251 - made from the seed
+from typing import Any, Final
+
+from postroom.client.database import CoreDatabase
+from tests.sim import store_rules
+from tests.sim.checkers import Content, require
+from tests.sim.cluster import replica_rules
+from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.process import ADMINISTRATOR
+from tests.sim.cluster.range_faults import RangeFaults
+from tests.sim.cluster.simulation import ClusterSimulation
+from tests.sim.ranges_history import RangesHistory
+from tests.sim.simulation import EmbeddedSimulation
+from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.drawn import OVER_RANGES
+from tests.sim.workloads.registers import Registers
+from tests.sim.workloads.workload import Workload
+
+FIRST_SPLITS_MAX: Final = 3
+"""The number of splits before things break, at most."""
+SHARE_MIN: Final = 0.004
+"""The least share of events of an embedded store at which something breaks."""
+SPLITS_SECONDS: Final = 20.0
+"""The time by which all splits and moves are over, when nothing breaks any more."""
+
+
+class RangesSimulation(ClusterSimulation):
+    """One run of a simulated cluster with several ranges."""
+
+    history: RangesHistory
+
+    def __init__(self, seed: int, *length: int) -> None:
+        super().__init__(seed, *length)
+        self.history = self.cluster.witness = RangesHistory()  # type: ignore[assignment]
+
+    def _drawn_workloads(self, number: int) -> list[Workload]:
+        return drawn_workloads(self, number)
+
+    def _drawn_faults(self) -> Faults:
+        faults = super()._drawn_faults()
+        self.ranges = add_range_faults(self, faults)
+        return faults
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        begin_with_several(self)
+
+    def _crowd(self) -> None:
+        """Do nothing: floods speak a revision that knows no ranges."""
+
+    def _let_ranges_rest(self) -> None:
+        let_ranges_rest(self)
+
+    def _wake_services(self) -> None:
+        wake_services(self)
+
+    def _look_at_the_end(self) -> Content:
+        return look_at_the_end(self)
+
+
+class EmbeddedRangesSimulation(EmbeddedSimulation):
+    """One run of a simulated embedded store with several ranges."""
+
+    history: RangesHistory
+
+    def __init__(self, seed: int, *length: int) -> None:
+        super().__init__(seed, *length)
+        self.history = self.cluster.witness = RangesHistory()  # type: ignore[assignment]
+
+    def _drawn_workloads(self, number: int) -> list[Workload]:
+        return drawn_workloads(self, number)
+
+    def _drawn_faults(self) -> Any:
+        faults = super()._drawn_faults()
+        faults.share = max(faults.share, SHARE_MIN)
+        self.ranges = add_range_faults(self, faults)
+        return faults
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        begin_with_several(self)
+
+    def _let_ranges_rest(self) -> None:
+        let_ranges_rest(self)
+
+    def _wake_services(self) -> None:
+        wake_services(self)
+
+    def _look_at_the_end(self) -> Content:
+        return look_at_the_end(self)
+
+
+Simulation = RangesSimulation | EmbeddedRangesSimulation
+
+
+def drawn_workloads(simulation: Simulation, number: int) -> list[Workload]:
+    """Draw workloads whose keys may lie in several ranges."""
+    recorded: list[Callable[[], Workload]] = [
+        lambda: Registers(simulation.record),
+        lambda: Appends(simulation.record),
+    ]
+    number = min(number + 1, len(OVER_RANGES))
+    return [make() for make in simulation.random.sample([*OVER_RANGES, *recorded], number)]
+
+
+def add_range_faults(simulation: Simulation, faults: Faults) -> RangeFaults:
+    """Add splits, moves of leases and lies to the faults of a run."""
+    made: list[CoreDatabase] = []
+
+    def database() -> CoreDatabase:
+        if not made:
+            made.append(simulation.cluster.database(ADMINISTRATOR))
+        return made[0]
+
+    chance = Random(f"ranges {simulation.seed}")
+    ranges = RangeFaults(simulation.cluster, chance, database, faults.seen)
+    faults.add(ranges.acts())
+    return ranges
+
+
+def begin_with_several(simulation: Simulation) -> None:
+    """Split the store before things break, most of the time."""
+    chance = Random(f"first splits {simulation.seed}")
+    for _ in range(chance.randint(1, FIRST_SPLITS_MAX)):
+        simulation.ranges.split()
+        simulation.cluster.agenda.run(0.05)
+
+
+def let_ranges_rest(simulation: Simulation) -> None:
+    """Wait until all splits are over."""
+    told = lambda: f"splits are over; {simulation._who_waits()}"  # noqa: E731
+    simulation.cluster.agenda.run_until(simulation.ranges.is_over, told, SPLITS_SECONDS)
+
+
+def wake_services(simulation: Simulation) -> None:
+    """Write something into each range: one that rests has no services."""
+    db, cluster = simulation._database, simulation.cluster
+    for each in cluster.run(db.ranges(), "ranges are listed"):
+        cluster.run(db.put(each.start or b"\x00", b""), "a last put succeeds")
+
+
+def look_at_the_end(simulation: Simulation) -> Content:
+    """Check that nothing is under way; return what all ranges hold."""
+    cluster = simulation.cluster
+    cluster.overseer.look()
+    contents = replica_rules.look_at_ranges(cluster.machines)
+    for each in contents:
+        name = f"range {each.descriptor.range_id}"
+        require(not each.outgoing, f"{name} has outgoing entries: {each.outgoing}")
+        require(not each.prepared, f"{name} has prepared records: {each.prepared}")
+        require(not each.unresolved, f"{name} has told not all: {each.unresolved}")
+    for machine in cluster.machines:
+        store_rules.check_nothing_else(machine.disk.content, contents)
+    simulation.faults.seen["ranges"] += len(contents)
+    simulation.history.ranges_max = max(cluster.overseer.raft_of)
+    return store_rules.check_together(contents)
