@@ -152,7 +152,7 @@ def test_a_commit_over_two_ranges_is_sent_again_when_its_first_range_was_split()
         assert not wrong
 
 
-def test_no_dead_letters_are_replayed_and_none_discarded() -> None:
+def test_replaying_or_discarding_no_dead_letters_does_nothing() -> None:
     with threaded() as (_, db):
         assert db.replay([]) == db.discard([]) == 0
 

@@ -263,7 +263,7 @@ def check_conservation(content: Content) -> None:
     was_split = content.descriptor.generation > FIRST_GENERATION
     found = msgspec.structs.replace(
         counters,
-        # What was delivered before a split may have gone to the right half.
+        # Messages that were delivered before a split may have gone to the right half.
         delivered=counters.delivered if was_split else counters.reaped + in_inboxes,
         pending_messages=len(content.messages),
         pending_updates=len(content.updates),

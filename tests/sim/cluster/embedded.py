@@ -182,7 +182,7 @@ class EmbeddedStore(Cluster):
             if sender.is_dead:
                 self._carry(Answer(sender, Unprotect(result)))
             sender.protected[result] += 1
-        if not (sender.is_dead or isinstance(error, WrongRange)):  # that is asked again
+        if not (sender.is_dead or isinstance(error, WrongRange)):  # another range is asked
             self.witness.answered(answer.request, result, error)
         self.resume(answer)
 

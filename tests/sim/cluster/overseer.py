@@ -17,8 +17,8 @@ from postroom.raft.messages import decode_frame
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.lease import LEASE_RECORD
 from postroom.ranges.state import encode_applied
+from postroom.server.call_frames import CALL_FRAME
 from postroom.server.hosted_range import HostedRange
-from postroom.server.range_calls import CALL_FRAME
 from tests.sim import disks, store_rules, waiting_rules
 from tests.sim.both_ways import check_usual_way
 from tests.sim.checkers import Broken, Content, require
@@ -131,7 +131,7 @@ class Overseer:
                     self._rules_of(of)[1].applies(machine, 0, effects)
                     self.seen["right halves begun"] += 1
 
-    # --- what nodes do
+    # --- acts of nodes
 
     def acted(self, machine: Machine) -> None:
         """Check what the node of a machine has done."""

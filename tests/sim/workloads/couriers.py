@@ -1,7 +1,7 @@
 """Couriers: messages between keys that lie far apart, with transactions as the oracle.
 
-A sender counts in its own key what it sends to a box, notes the name of the parcel under a key of
-its own, and defers an increment of the box: all in the transaction that sends. A receiver notes
+In the transaction that sends a parcel to a box, the sender counts it in a key of its own. It notes
+the name of the parcel under another key, and defers an increment for the box. A receiver notes
 under other keys what it has taken. Whatever ranges these keys are in, the note of a parcel is there
 when the parcel comes. Each parcel comes once; those that one range has sent for one sender come in
 order. At the end the counts, the notes and the increments agree.
