@@ -71,7 +71,7 @@ proto: $(VENV)/.dev  ## Generate the Python code of the gateway's service
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. postroom/gateway/postroom.proto
 
 .PHONY: sim
-sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RUNS=n for many, ARGS=--embedded for one node)
+sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RUNS=n for many, ARGS="--embedded --ranges" for one node, for several ranges)
 	$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --runs $(or $(RUNS),1) $(ARGS)
 
 .PHONY: mutations

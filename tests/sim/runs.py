@@ -30,6 +30,13 @@ SIMULATIONS: Final = {
     EMBEDDED_RANGES: EmbeddedRangesSimulation,
 }
 
+KINDS: Final = {
+    (False, False): CLUSTER,
+    (True, False): EMBEDDED,
+    (False, True): RANGES,
+    (True, True): EMBEDDED_RANGES,
+}
+"""The kinds by whether the store is embedded, and whether it has several ranges."""
 LENGTHS: Final = {CLUSTER: EVENTS, EMBEDDED: STEPS, RANGES: EVENTS, EMBEDDED_RANGES: STEPS}
 """The length of a run of each kind, in events."""
 
@@ -66,7 +73,8 @@ def run_seed(kind: str, seed: int, length: int) -> Run:
 
 def repeat(kind: str, seed: int, length: int) -> str:
     """Return the command that repeats a run."""
-    options = "" if kind == CLUSTER else " --embedded"
+    ((is_embedded, has_ranges),) = (each for each, name in KINDS.items() if name == kind)
+    options = " --embedded" * is_embedded + " --ranges" * has_ranges
     if length != LENGTHS[kind]:
         options += f" --steps {length}"
     return f"make sim SEED={seed}" + (f' ARGS="{options.strip()}"' if options else "")

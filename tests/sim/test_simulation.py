@@ -1,6 +1,6 @@
 """Random workloads and faults, one seed a run: a short ``make sim RUNS=n``.
 
-A failing seed repeats with ``make sim SEED=n``, or ``make sim SEED=n ARGS=--embedded``.
+A failing seed repeats with the command that it prints.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.runs import CLUSTER, EMBEDDED, LENGTHS, SIMULATIONS, run_seed
+from tests.sim.runs import (
+    CLUSTER,
+    EMBEDDED,
+    EMBEDDED_RANGES,
+    LENGTHS,
+    RANGES,
+    SIMULATIONS,
+    run_seed,
+)
 
-SEEDS = [*((CLUSTER, seed) for seed in range(100)), *((EMBEDDED, seed) for seed in range(40))]
+NUMBERS = {CLUSTER: 76, EMBEDDED: 34, RANGES: 12, EMBEDDED_RANGES: 24}
+SEEDS = [(kind, seed) for kind, number in NUMBERS.items() for seed in range(number)]
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +46,9 @@ def test_a_seed(kind: str, seed: int) -> None:
     assert run.passed, run.told
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(CLUSTER, 12), (EMBEDDED, 7)])
+@pytest.mark.parametrize(
+    ("kind", "seed"), [(CLUSTER, 12), (EMBEDDED, 7), (RANGES, 7), (EMBEDDED_RANGES, 7)]
+)
 def test_one_seed_gives_one_history(kind: str, seed: int) -> None:
     assert digest(kind, seed, 2000) == digest(kind, seed, 2000)
 
@@ -50,7 +61,11 @@ def test_two_seeds_give_two_histories(kind: str, seeds: tuple[int, int]) -> None
 
 @pytest.mark.parametrize(
     ("kind", "seed", "length", "options"),
-    [(CLUSTER, 11, 3000, []), (EMBEDDED, 6, 800, ["--embedded"])],
+    [
+        (CLUSTER, 11, 3000, []),
+        (EMBEDDED, 6, 800, ["--embedded"]),
+        (RANGES, 6, 2000, ["--ranges"]),
+    ],
 )
 def test_another_process_repeats_it(kind: str, seed: int, length: int, options: list[str]) -> None:
     """It does so whatever Python makes of the hashes of strings there."""
