@@ -207,12 +207,14 @@ class Lost:
     Attributes:
         began: when the first try began, as a timestamp; 0 before that.
         keys, spans: what the next try locks.
+        has_moved: whether the timestamp of one has moved, see :mod:`.reading`.
     """
 
-    __slots__ = ("_seen", "began", "keys", "spans")
+    __slots__ = ("_seen", "began", "has_moved", "keys", "spans")
 
     def __init__(self) -> None:
         self.began = 0
+        self.has_moved = False
         self.keys: dict[bytes, None] = {}
         self.spans: dict[tuple[bytes, bytes | None], None] = {}
         self._seen: set[tuple[bytes, bytes | None]] = set()

@@ -28,7 +28,7 @@ from postroom.client.pages import (
     unpacked_values,
 )
 from postroom.client.retries import repeat
-from postroom.client.sender import Sender, post, send_again
+from postroom.client.sender import Sender, is_of_one_range, post, present, send_again
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
@@ -325,7 +325,9 @@ class CoreDatabase(
                 says how many, and up to which key.
         """
         start, end = arguments.span(start, end)
-        deleted, cursor, began = 0, start, 0
+        deleted, cursor = 0, start
+        # The clock of another range may be ahead of that of the first one, or behind it.
+        began = 0 if is_of_one_range(self._sender, start, end) else await present(self._sender)
         answer: tuple[int, bytes | None, int]
         while True:
             try:

@@ -17,10 +17,15 @@ be from a later one, since no other transaction could change those keys in betwe
 
 *Several ranges* on different nodes have different clocks. The timestamp is that of the range which
 has answered first. In another range something may have been acknowledged before the transaction
-began, at a later timestamp. A read there therefore asks whether anything later exists
+began, at a later timestamp. A read of a key there therefore asks whether anything later exists
 (:mod:`postroom.ranges.transactions.refresh`). If it does, the timestamp moves up to that, unless
-something that was read before has changed in between, which is a conflict. Inboxes are left out: a
-peek in another range may miss what its node's clock was ahead for.
+something that was read before has changed in between, which is a conflict.
+
+When it has to move for a second time, it moves up to the greatest clock of all leaseholders
+(``Now``). Everything that was acknowledged before is below that, in every range, so nothing has to
+be asked any more. What was read before is thus checked twice at most, however many ranges the
+transaction reads. A scan, or a peek, of another range moves it in this way at once, and needs not
+go through its span twice. So does the try after one that could not move.
 
 Inboxes are read in two ways. A peek is a read like the others. A reap takes the messages that are
 there *now*. Messages that it does not return are no read, because consumers must not be in conflict
@@ -51,7 +56,7 @@ from postroom.client.buffer import NO_LIST, Buffer, overlaid
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.pages import Page, pages, stored_messages, stored_values, unpacked_values
-from postroom.client.sender import Sender
+from postroom.client.sender import LAST_KEY, Sender, present
 from postroom.errors import ConditionFailed, TransactionConflict, shorten
 from postroom.messaging.requests import CheckInbox, Peeked
 from postroom.protocol.failures import DeadlineExceeded
@@ -65,6 +70,8 @@ UNSETTLED: Final = -1
 """The range of the timestamp before the first answer."""
 UNKNOWN_RANGE: Final = -2
 """The range of a timestamp of which it is not known: reads in every range ask for later changes."""
+EVERY_RANGE: Final = -3
+"""The range of a timestamp that no leaseholder's clock was above: no reads ask."""
 
 
 class Reads(msgspec.Struct, eq=False, gc=False):
@@ -78,6 +85,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         keys, spans: what it has read, for the check at the commit.
         locked: how many of the keys it had locked when it read them.
         inboxes: whether it has read any; if not, there are no ``checks`` to ask for.
+        has_moved: whether the timestamp has moved, or could not, because of another range.
     """
 
     _sender: Sender
@@ -86,6 +94,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     spans: list[tuple[bytes, bytes | None]] = NO_LIST
     inboxes: bool = False
     locked: int = 0
+    has_moved: bool = False
     _peeked: list[CheckInbox] = NO_LIST
     _drained: dict[CheckInbox, None] = {}
     _range: int = UNSETTLED
@@ -105,7 +114,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
         if self._sender.range_of is not None and self._is_elsewhere(key):
-            await self._catch_up([key], [])
+            await self._catch_up([key])
             while reply.timestamp != self.timestamp:
                 reply = await self._sender.send(Get(key, self.timestamp))
         self.add(key)
@@ -113,13 +122,27 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
     async def get_many(self, keys: list[bytes]) -> Values:
         """Return the stored values of ``keys``."""
-        reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
-        if self._sender.range_of is not None and keys and self._is_elsewhere(keys[0]):
-            await self._catch_up(keys, [])
-            while reply.timestamp != self.timestamp:
-                reply = await stored_values(self._sender, keys, self.timestamp)
+        range_of = self._sender.range_of
+        if range_of is None:
+            reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
+        else:
+            reply = await self._get_many_anywhere(keys, range_of)
         self.keys = self.keys or []
         self.keys += keys
+        return reply
+
+    async def _get_many_anywhere(
+        self, keys: list[bytes], range_of: Callable[[bytes], int]
+    ) -> Values:
+        """Return the stored values of ``keys``, whose ranges may have clocks of their own."""
+        ends = min(keys), max(keys)
+        if not self.timestamp and range_of(ends[0]) != range_of(ends[1]):
+            await self.move_everywhere()
+        reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
+        if any(map(self._is_elsewhere, ends)):
+            await self._catch_up([*filter(self._is_elsewhere, keys)])
+            while reply.timestamp != self.timestamp:
+                reply = await stored_values(self._sender, keys, self.timestamp)
         return reply
 
     async def get_for_update(
@@ -136,8 +159,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
                 self.timestamp = reply.timestamp
             if self._settles(reply.timestamp):
                 break
-        if self._sender.range_of is not None:
-            self._is_elsewhere(key)  # the lock was refused if anything later exists there
+        if self._sender.range_of is not None and self._is_elsewhere(key):
+            self.has_moved = True  # the lock was refused if anything later exists there
         self.add(key)
         self.locked += 1
         return reply
@@ -151,10 +174,13 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     ) -> AsyncIterator[Page]:
         """Return the pages of a span."""
         if not self.timestamp:
-            timestamp = self._sender.now()
-            self._settles(timestamp if isinstance(timestamp, int) else await timestamp)
-        if self._sender.range_of is not None and self._is_elsewhere(start):
-            await self._catch_up([], [(start, end)])
+            now = self._sender.now()
+            if self._settles(now if isinstance(now, int) else await now):
+                self._range = EVERY_RANGE
+        if self._sender.range_of is not None and self._range != EVERY_RANGE:
+            ends = start, LAST_KEY if end is None else end
+            if any(map(self._is_elsewhere, ends)):
+                await self.move_everywhere()
         at = self.timestamp
         async for page in pages(self._sender, start, end, at, limit=limit, reverse=reverse):
             if at != self.timestamp:
@@ -165,6 +191,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
     async def peek(self, key: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the oldest ``limit`` messages of an inbox, as (id, stored)."""
+        if self._sender.range_of is not None and self.timestamp and self._is_elsewhere(key):
+            await self.move_everywhere()
         reply = await self._at_one(lambda at: stored_messages(self._sender, key, at, limit))
         if self._sender.range_of is not None:
             self._is_elsewhere(key)
@@ -182,6 +210,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
         The first answer settles that range.
         """
+        if self._range == EVERY_RANGE:
+            return False
         assert self._sender.range_of is not None
         range_id = self._sender.range_of(key)
         if self._range == UNSETTLED:
@@ -189,25 +219,56 @@ class Reads(msgspec.Struct, eq=False, gc=False):
             return False
         return range_id != self._range
 
-    async def _catch_up(self, keys: list[bytes], spans: list[tuple[bytes, bytes | None]]) -> None:
+    async def _catch_up(self, keys: list[bytes]) -> None:
         """Move the timestamp up to the latest change of what is read in another range, if any.
 
         Raises:
             TransactionConflict: something that was read before has changed until then.
         """
-        before = self.timestamp
-        latest: int = await self._sender.send(Refresh(keys, spans, before))
+        latest: int = await self._sender.send(Refresh(keys, [], self.timestamp))
         if latest <= self.timestamp:
             return
-        keys_checked = spans_checked = 0
-        while keys_checked < len(self.keys) or spans_checked < len(self.spans):
-            keys, spans = [*self.keys[keys_checked:]], [*self.spans[spans_checked:]]
-            keys_checked, spans_checked = len(self.keys), len(self.spans)
-            if await self._sender.send(Refresh(keys, spans, before, latest)):
-                raise _moved_on()
-        if self.inboxes:
-            raise _moved_on()
+        if self.has_moved:
+            await self.move_everywhere()
+        else:
+            await self._move(latest)
+
+    async def move_everywhere(self) -> None:
+        """Move the timestamp up to the greatest clock of all leaseholders.
+
+        Raises:
+            TransactionConflict: something that was read before has changed until then.
+        """
+        await self._move(await present(self._sender))
+        self._range = EVERY_RANGE
+
+    async def _move(self, latest: int) -> None:
+        """Move the timestamp up to ``latest``, unless what was read has changed until then."""
+        before = self.timestamp
+        if before:
+            self.has_moved = True
+            keys = spans = peeked = 0
+            while keys < len(self.keys) or spans < len(self.spans) or peeked < len(self._peeked):
+                request = Refresh([*self.keys[keys:]], [*self.spans[spans:]], before, latest)
+                inboxes = self._peeked[peeked:]
+                keys, spans = len(self.keys), len(self.spans)
+                peeked = len(self._peeked)
+                if (request.keys or request.spans) and await self._sender.send(request):
+                    raise _moved_on()
+                for inbox in inboxes:
+                    await self._check_inbox(inbox, latest)
         self.timestamp = max(self.timestamp, latest)
+
+    async def _check_inbox(self, seen: CheckInbox, at: int) -> None:
+        """Check that an inbox is at a timestamp as it was seen.
+
+        Raises:
+            TransactionConflict: it is not.
+        """
+        limit = len(seen.ids) + (seen.messages is not None)
+        found = await stored_messages(self._sender, seen.key, at, limit)
+        if tuple(id_ for id_, _ in found.messages) != seen.ids:
+            raise _moved_on()
 
     def found_drained(self, key: bytes, held: int) -> None:
         """Note that an inbox held only ``held`` messages, all taken by this transaction."""

@@ -44,7 +44,6 @@ from postroom.client.sender import Sender
 from postroom.counted import counted
 from postroom.errors import (
     Error,
-    Invalid,
     Retryable,
     TransactionConflict,
     TransactionTooLarge,
@@ -328,6 +327,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     async def lock_again(self, lost: Lost) -> None:
         """Lock what earlier tries have lost, before this one begins. For layers on top.
 
+        If the timestamp of one has moved, because of another range, this one needs not move.
+
         Args:
             lost: what earlier tries have lost.
 
@@ -336,8 +337,13 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         """
         lifetime = self._lifetime
         lifetime.age = lost.began
-        if not (lost.keys or lost.spans):
-            return
+        if lost.keys or lost.spans:
+            await self._lock(lost)
+        if lost.has_moved:
+            await self._reads.move_everywhere()
+
+    async def _lock(self, lost: Lost) -> None:
+        lifetime = self._lifetime
         lifetime.holds = True
         request = Lock([*lost.keys], [*lost.spans], self._id, lifetime.remaining(), lifetime.age)
         try:
@@ -347,8 +353,6 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
                 "other transactions hold what this one lost before, and did not end in time; "
                 "nothing was changed: try again (run() does)"
             ) from None
-        except Invalid:  # they belong to several ranges: it goes on without locks, which save work
-            return
         lifetime.check_still_open()
         self.keep_young()
 
@@ -362,6 +366,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             error: the error of the try.
         """
         lost.began = lost.began or self._lifetime.began
+        lost.has_moved = lost.has_moved or self._reads.has_moved
         return lost.add(error, self._buffer.writes)
 
     def scan(

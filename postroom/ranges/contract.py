@@ -32,13 +32,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
 
 from postroom.errors import Invalid
 
 RANGE_ID_BYTES: Final = 8
+_replace: Final[Any] = msgspec.structs.replace
 UNTIL_IT_HAPPENS: Final = math.inf
 """The ``wait_seconds_max`` of a request that waits at a node for as long as its client wants."""
 
@@ -141,6 +142,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return what it concerns: keys and spans, ranges, or a scope."""
         raise NotImplementedError(type(self).__name__)
 
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about some of its keys and spans, those of one range."""
+        raise NotImplementedError(type(self).__name__)
+
     def participants(self) -> Iterator[Concern]:
         """Yield everything that it concerns, a transaction all that it reads or writes."""
         yield self.concerns()
@@ -195,6 +200,10 @@ class Write(Request, frozen=True):
         if not isinstance(concern, KeySet):
             return b""
         return concern.keys[0] if concern.keys else concern.spans[0][0]
+
+    def participant(self) -> Concern:
+        """Return what has to lie in ranges that take part in the transaction."""
+        return self.concerns()
 
     def touches(self) -> Touched:
         """Return the key, or the span, for whose lock it waits."""
@@ -275,6 +284,37 @@ class ConcernsSpan:
     def concerns(self) -> Concern:
         """Return the span."""
         return KeySet(spans=((self.start, self.end),))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about a piece of the span."""
+        ((start, end),) = concern.spans
+        narrowed: Self = _replace(self, start=start, end=end)
+        return narrowed
+
+
+class ConcernsKeysAndSpans:
+    """A request that concerns the keys and spans in its fields ``keys`` and ``spans``."""
+
+    __slots__ = ()
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Return the keys."""
+        raise NotImplementedError
+
+    @property
+    def spans(self) -> list[tuple[bytes, bytes | None]]:
+        """Return the spans."""
+        raise NotImplementedError
+
+    def concerns(self) -> Concern:
+        """Return the keys and spans."""
+        return KeySet(tuple(self.keys), tuple(self.spans))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about some of the keys and spans."""
+        narrowed: Self = _replace(self, keys=[*concern.keys], spans=[*concern.spans])
+        return narrowed
 
 
 class ConcernsStore:

@@ -13,6 +13,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
+import msgspec
+
 from postroom import limits
 from postroom.errors import (
     ConditionFailed,
@@ -26,6 +28,7 @@ from postroom.errors import (
 from postroom.kv import keys, versions
 from postroom.limits import INTEGER_MAX, INTEGER_MIN, READ_BYTES_MAX
 from postroom.ranges.accounting import accounting, read_metrics
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import SEPARATOR
 from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
@@ -161,7 +164,9 @@ def delete(ctx: Evaluation, request: Delete) -> None:
     ctx.delete_version(head, ctx.get(head))
 
 
-def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, Any]:
+def delete_range(
+    bounds: Bounds, ctx: Evaluation, request: DeleteRange
+) -> Generator[None, None, Any]:
     """Evaluate ``DeleteRange`` over as many turns as it takes; return the number of keys deleted.
 
     Raises:
@@ -169,7 +174,11 @@ def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None,
     """
     if request.part_of is not None:
         began = request.part_of or ctx.timestamp
-        return *delete_some(ctx, request, request.start, began.to_bytes(8, "big")), began
+        own = msgspec.structs.replace(request, end=bounds.clip(request.start, request.end)[1])
+        deleted, cursor = delete_some(ctx, own, request.start, began.to_bytes(8, "big"))
+        if cursor is None and own.end != request.end:
+            return deleted, own.end, request.part_of
+        return deleted, cursor, began
     deleted, size_before = 0, ctx.bytes
     for head, _ in _heads_there(ctx, request.start, request.end):
         deleted += _delete_one(ctx, head, ctx.get(head), size_before)  # perhaps turns later
@@ -441,13 +450,13 @@ def _value(version: bytes | None, at: int) -> Value:
     return Value(versions.payload(version), at, version[0] == versions.INTEGER)
 
 
-def register(registry: Registry) -> None:
-    """Register the evaluators of writes."""
+def register(registry: Registry, bounds: Bounds) -> None:
+    """Register the evaluators of writes, in a range with ``bounds``."""
     registry.writes |= {
         Put: put,
         ConditionalPut: conditional_put,
         Increment: increment,
         Delete: delete,
-        DeleteRange: delete_range,
+        DeleteRange: partial(delete_range, bounds),
         Accounting: accounting,
     }

@@ -12,7 +12,7 @@ Each class tells everything about its request (:mod:`postroom.ranges.contract`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from postroom.ranges.contract import (
     Command,
     Concern,
     ConcernsKey,
+    ConcernsKeysAndSpans,
     ConcernsRange,
     ConcernsRoot,
     ConcernsSpan,
@@ -182,7 +183,7 @@ class GetForUpdate(ConcernsKey, Read, frozen=True, tag="get_for_update"):
     moves: bool = False
 
 
-class Lock(Read, frozen=True, tag="lock"):
+class Lock(ConcernsKeysAndSpans, Read, frozen=True, tag="lock"):
     """A request to lock keys and spans for the transaction, like ``GetForUpdate``.
 
     It reads nothing, and is answered when it has all of them.
@@ -202,10 +203,6 @@ class Lock(Read, frozen=True, tag="lock"):
     seconds_max: Seconds
     began: TimestampNumber = 0
 
-    def concerns(self) -> Concern:
-        """Return what it locks."""
-        return KeySet(tuple(self.keys), tuple(self.spans))
-
 
 class GetMany(Read, frozen=True, tag="get_many"):
     """A request for the values of several keys at one timestamp.
@@ -223,6 +220,10 @@ class GetMany(Read, frozen=True, tag="get_many"):
     def concerns(self) -> Concern:
         """Return the keys."""
         return KeySet(tuple(self.keys))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about some of the keys."""
+        return msgspec.structs.replace(self, keys=[*concern.keys])
 
 
 class Scan(ConcernsSpan, Read, frozen=True, tag="scan"):
@@ -414,8 +415,10 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
         start: first key.
         end: first key that stays; ``None``: no bound.
         part_of: for layers on top. ``None``: all of them, in one transaction. Else a part of them,
-            at most ``DELETED_AT_ONCE_MAX``; the answer is ``[how many, where the next part
-            begins, when the first part began]``. What is written after that (0: now) stays.
+            at most ``DELETED_AT_ONCE_MAX``, and all in the range of ``start``; the answer is
+            ``[how many, where the next part begins, when the first part began]``. What is written
+            after that (0: now) stays. If the next part is of another range, whose clock may be
+            ahead, it is told 0 as it was.
     """
 
     answer: ClassVar = int | tuple[int, bytes | None, int]
@@ -426,6 +429,10 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
     start: Bound
     end: Bound | None
     part_of: TimestampNumber | None = None
+
+    def participant(self) -> Concern:
+        """Return the span, or where a part of it begins, which ends at the end of its range."""
+        return self.concerns() if self.part_of is None else KeySet((self.start,))
 
     def touches(self) -> Touched:
         """Return the span."""
@@ -517,7 +524,7 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
         yield KeySet(tuple(self.reads), tuple(self.spans))
         for write in self.writes:
             if not write.is_sent:
-                yield write.concerns()
+                yield write.participant()
 
     def contained(self) -> Iterator[Request]:
         """Yield the request, and its writes."""

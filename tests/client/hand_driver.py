@@ -17,10 +17,12 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
 
 from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.local import send_to_ranges
 from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Now
 from postroom.server.cluster.session import Session
@@ -54,10 +56,20 @@ class HandClock:
 class _Waiting(Call):
     """A request and its answer, or a pause: what a coroutine waits for."""
 
-    __slots__ = ("_error", "_result", "deadline", "done")
+    __slots__ = (
+        "_driver", "_error", "_result", "deadline", "done", "sent_again", "timeout_seconds",
+    )  # fmt: skip
 
-    def __init__(self, request: Any, deadline: float | None) -> None:
+    def __init__(
+        self,
+        request: Any,
+        deadline: float | None,
+        driver: HandDriver | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
         super().__init__(request)
+        self._driver = driver
+        self.timeout_seconds = timeout_seconds
         self.deadline = deadline
         self.done = False
         self._result: Any = None
@@ -71,6 +83,9 @@ class _Waiting(Call):
     def __await__(self) -> Generator[_Waiting, None, Any]:
         if not self.done:
             yield self
+        if isinstance(self._error, WrongRange) and self._driver is not None:
+            again = send_to_ranges(self._driver, self, self._error)
+            return (yield from again.__await__())
         if self._error is not None:
             raise self._error
         return self._result
@@ -107,7 +122,7 @@ class HandDriver:
         if self.closed:
             raise Invalid("the database was closed; nothing was changed: open it again")
         deadline = None if timeout_seconds is None else self.monotonic() + timeout_seconds
-        waiting = _Waiting(request, deadline)
+        waiting = _Waiting(request, deadline, self, timeout_seconds)
         self.node.replicas.submit(waiting)
         if deadline is not None:
             self._timed.append(waiting)
@@ -158,7 +173,7 @@ class HandDriver:
         """Give up the wait of a running call, as a cancelled task does."""
         waiting = running.waits_for
         if waiting is not None and not waiting.done:
-            self.node.root.replica.cancel(waiting)
+            self.node.replicas.cancel(waiting)
         running.cancel()
         self.settle()
 
@@ -198,17 +213,18 @@ class HandDriver:
     def _expire(self, waiting: _Waiting) -> None:
         if waiting.request is None:
             waiting.complete(None, None)
-        elif not waiting.done and self.node.root.replica.cancel(waiting):
+        elif not waiting.done and self.node.replicas.cancel(waiting):
             waiting.complete(None, DeadlineExceeded())
 
 
 class _RemoteWaiting(RemoteCall):
     """The same for a request that the router carries: it also sees to its deadline."""
 
-    __slots__ = ("_error", "_result")
+    __slots__ = ("_driver", "_error", "_result")
 
     def __init__(self, request: Any, timeout_seconds: float | None) -> None:
         super().__init__(request, timeout_seconds)
+        self._driver = None
         self._result: Any = None
         self._error: BaseException | None = None
 

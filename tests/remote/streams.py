@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from random import Random  # noqa: TID251 (seeded)
-from typing import Any
+from typing import Any, TypeVar
 
+from postroom.client.codec import resolve
+from postroom.client.database import CoreDatabase
+from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.router import Router
+from postroom.client.sender import TransactionIds
 from postroom.ranges.contract import Role
-from postroom.ranges.requests import CommitTransaction, Put
+from postroom.ranges.requests import CommitTransaction, Now, Put
 from postroom.server.cluster.access import Access
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
+from tests.client.hand_driver import Running
 from tests.remote.scripted_nodes import Asked
 from tests.server.hosting import ThreeNodes
+
+T = TypeVar("T")
 
 
 class Streams:
@@ -72,3 +79,92 @@ class Streams:
         id_ = self.router.client + number.to_bytes(8, "big")
         began = self.router.reading()
         self.ask(CommitTransaction(id_, began, 60.0, 0, key, [], [], [Put(key, value)]))
+
+
+class _Waiting(RemoteCall):
+    """A request of a coroutine and its answer, or a pause until a time."""
+
+    __slots__ = ("_error", "_result", "until")
+
+    def __init__(self, request: Any, timeout_seconds: float | None = None) -> None:
+        super().__init__(request, timeout_seconds)
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.until = 0.0
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        self.done = True
+        self._result, self._error = result, error
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class DatabaseOverStreams(Streams):
+    """The sender of a database at three nodes.
+
+    Attributes:
+        db: the database.
+    """
+
+    def __init__(self, nodes: ThreeNodes) -> None:
+        super().__init__(nodes, Role.ADMIN)
+        self.random = Random(5)
+        self.patience_seconds = 0.0
+        self.next_id = TransactionIds(self.router.client)
+        self.range_of = self.router.range_of
+        self.reading = self.router.reading
+        self.monotonic = nodes.clock.monotonic
+        self._pauses: list[_Waiting] = []
+        sender: Any = self
+        self.db = CoreDatabase(sender, resolve(None), _never, _never)
+        self.ask(Now())
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> _Waiting:
+        waiting = _Waiting(request, timeout_seconds)
+        self.router.submit(waiting)
+        return waiting
+
+    def now(self) -> _Waiting:
+        return self.send(Now())
+
+    def try_get(self, key: bytes) -> None:
+        """Return no answer at once, since everything is asked for."""
+
+    def sleep(self, seconds: float) -> _Waiting:
+        pause = _Waiting(None)
+        pause.until = self.monotonic() + seconds
+        self._pauses.append(pause)
+        return pause
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Running[T]:
+        """Run a coroutine as far as it goes without an answer."""
+        return Running(coroutine)
+
+    def finish(self, *running: Running[Any]) -> None:
+        """Run coroutines to their ends."""
+        self.until(lambda: self.go_on(*running))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine."""
+        running = self.start(coroutine)
+        self.finish(running)
+        return running.result()
+
+    def go_on(self, *running: Running[Any]) -> bool:
+        """Run coroutines as far as they go with the answers of by now; return whether all ended."""
+        self._carry()
+        for pause in [each for each in self._pauses if each.until <= self.monotonic()]:
+            self._pauses.remove(pause)
+            pause.complete(None, None)
+        for each in running:
+            each.go_on()
+        return all(each.done for each in running)
+
+
+async def _never() -> Any:
+    raise NotImplementedError

@@ -25,7 +25,7 @@ from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.requests import CommitTransaction, Get, GetMany
+from postroom.ranges.requests import CommitTransaction, Get, GetMany, ScanChanges
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node
@@ -81,8 +81,10 @@ def test_tasks_use_all_ranges_and_list_them() -> None:
                 assert await db.get(key) == key
             listed = await _answer(driver, ListRanges(b"", None))
             assert [each.id for each in listed] == [1, 2, 3]
+            values = await _answer(driver, GetMany([b"z", b"b", b"m"], 0))
+            assert values.values == [b"z", None, b"m"]
             with pytest.raises(Invalid, match="2 ranges"):
-                await _answer(driver, GetMany([b"a", b"b", b"n"], 0))
+                await _answer(driver, ScanChanges(b"a", b"n", 0))
 
     asyncio.run(run())
 

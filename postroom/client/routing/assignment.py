@@ -76,13 +76,12 @@ class Assignment:
     def lane_of(self, call: RemoteCall) -> Lane | None:
         """Return the lane of a call among several ranges; ``None``: it was spread, or refused."""
         try:
-            if is_to_spread(call, self._lanes):
-                self._spread(call)
+            if needs_present(call, self._lanes):
+                self._assign_new(PresentCall(call, self.assign))
                 return None
-            if needs_present(call):
-                present = PresentCall(call, self.assign)
-                present.number = self._next_number()
-                self.assign(present)
+            if is_to_spread(call, self._lanes):
+                Spread(call, self._assign_new, self._end).begin(self._lanes)
+                self.send_queued()
                 return None
             if type(call) is PartCall and call.range_id in self._lanes.by_id:
                 return self._lanes.of_range(call, call.range_id)
@@ -91,16 +90,10 @@ class Assignment:
             self._failed_tries.finish(call, error)
             return None
 
-    def _spread(self, call: RemoteCall) -> None:
-        """Assign the parts of a call to lanes, one for each range."""
-        spread = Spread(call, self._end)
-        parts = spread.parts(self._lanes)
-        if not parts:
-            self._end(call, None, None)
-        for part in parts:
-            part.number = self._next_number()
-            self.assign(part)
-        self.send_queued()
+    def _assign_new(self, call: RemoteCall) -> None:
+        """Have a call wait in its lane that is under way in the place of another one."""
+        call.number = self._next_number()
+        self.assign(call)
 
     def _end(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
         self._failed_tries.done(call)

@@ -15,7 +15,7 @@ Invariant: readings never step back, unless one of them was refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from postroom.errors import Unavailable
@@ -52,15 +52,17 @@ class CallWay:
         named: the range, as the node is told it; ``None``: the node finds it by the keys.
         refused: the nodes that have refused it since its last pause, each with the range named.
         is_stray: whether a node has said that another range has its keys.
+        parts: the calls that are under way in its place, or have been.
     """
 
-    __slots__ = ("is_stray", "named", "range_id", "refused")
+    __slots__ = ("is_stray", "named", "parts", "range_id", "refused")
 
     def __init__(self) -> None:
         self.range_id = 0
         self.named: RangeName | None = None
         self.refused: set[tuple[int, RangeName | None]] = set()
         self.is_stray = False
+        self.parts: Sequence[RemoteCall] = ()
 
 
 class RemoteCall:

@@ -13,9 +13,9 @@ first descriptor on that does not contain every key. The contract of a request
 (:mod:`postroom.ranges.contract`) then tells its lane. The calls astray wait until a node has told
 whose keys they have.
 
-A request that concerns several ranges is refused here (:func:`several_ranges`), unless it can be
-cut (:mod:`.spreading`). A client may be wrong about the ranges. It refuses only a request that a
-node has refused as well.
+A commit goes to the range of its anchor, which asks the other ones. Any other request that concerns
+several ranges is refused here (:func:`several_ranges`), unless it can be cut (:mod:`.spreading`). A
+client may be wrong about the ranges. It refuses only a request that a node has refused as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from postroom.errors import Error, Invalid
 from postroom.ranges.bounds import no_such_range
 from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.requests import ReleaseLocks
+from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 
 ASTRAY: Final = 0
 """The id of the lane of the calls whose range is not known."""
@@ -232,7 +232,8 @@ class Lanes:
             return self.only
         way = call.way = call.way or CallWay()
         concerns = list(call.request.participants())
-        owners = self._owners(concerns)
+        is_commit = type(call.request) is CommitTransaction
+        owners = self._owners(concerns[:1] if is_commit else concerns)
         if len(owners) > 1 and None not in owners:
             owners = self._owners(concerns[:1])  # a commit is decided there; others may be wrong
             if len(owners) > 1 and way.is_stray:

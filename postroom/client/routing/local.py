@@ -4,7 +4,7 @@ Its node finds the range of each request by itself, and has no leaders elsewhere
 back only if its keys are of several ranges, or if their range was split while it waited. It is cut
 then, or sent again, or refused, as a client of a cluster does it::
 
-    send ─▶ WrongRange, with the ranges of now ─┬─ it can be cut ──▶ its parts, one by one
+    send ─▶ WrongRange, with the ranges of now ─┬─ it can be cut ──▶ its parts, one after the other
                                                 ├─ one range ──────▶ send again
                                                 └─ several ────────▶ Invalid
 
@@ -18,12 +18,14 @@ from typing import Any, Protocol
 import msgspec
 
 from postroom.client.routing.lanes import several_ranges
-from postroom.client.routing.merges import MERGES
+from postroom.client.routing.merges import DIVISIBLE, AnsweredPart, cut, merged
 from postroom.client.routing.range_cache import RangeCache
-from postroom.client.sender import Sender
+from postroom.client.sender import Sender, present
 from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.contract import KeySet, RangeIds, Scope
+from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.requests import GetMany
 
 
 class ForRange(msgspec.Struct, frozen=True, gc=False):
@@ -56,19 +58,13 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     request, seconds = answer.request, answer.timeout_seconds
     cache = RangeCache()
     cache.learn(wrong.descriptors, teller=0)
-    parts = _parts(request, cache) if type(request) in MERGES else []
-    if len(parts) > 1:
-        return MERGES[type(request)]([await sender.send(part, seconds) for part in parts])
-    owners = set()
-    for each in request.participants():
-        if isinstance(each, KeySet):
-            owners |= cache.owners(each)
-        elif isinstance(each, RangeIds):
-            if None in (named := {cache.by_id(range_id) for range_id in each.ids}):
-                raise no_such_range(*each.ids)
-            owners |= named
-        elif each is Scope.WHOLE_STORE:
-            owners |= set(cache)
+    if type(request) in DIVISIBLE:
+        if type(request) is GetMany and not request.timestamp:
+            request = msgspec.structs.replace(request, timestamp=await present(sender))
+        parts = _parts(request, cache)
+        if parts:
+            return await _answer_of(sender, request, parts, seconds)
+    owners = _owners(request, cache)
     if len(owners) > 1 and None not in owners:  # else the node knows of more ranges than it told
         raise several_ranges(len(owners))
     sent_again = getattr(answer, "sent_again", 0) + 1
@@ -79,12 +75,38 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     return await again
 
 
+def _owners(request: Any, cache: RangeCache) -> set[RangeDescriptor | None]:
+    """Return the ranges that a request concerns, which cannot be cut.
+
+    Raises:
+        Invalid: one of them does not exist.
+    """
+    owners: set[RangeDescriptor | None] = set()
+    for each in request.participants():
+        if isinstance(each, KeySet):
+            owners |= cache.owners(each)
+        elif isinstance(each, RangeIds):
+            if None in (named := {cache.by_id(range_id) for range_id in each.ids}):
+                raise no_such_range(*each.ids)
+            owners |= named
+        elif each is Scope.WHOLE_STORE:
+            owners |= set(cache)
+    return owners
+
+
 def _parts(request: Any, cache: RangeCache) -> list[Any]:
-    """Return the requests that a request is cut into, one for each range that it concerns."""
+    """Return the requests that a request is cut into; none, if it concerns one range."""
     concern = request.concerns()
     if concern is Scope.WHOLE_STORE:
-        return [ForRange(each.range_id, request) for each in cache]
-    return [
-        msgspec.structs.replace(request, start=start, end=end)
-        for start, end, _ in cache.pieces(*concern.spans[0])
-    ]
+        return [ForRange(each.range_id, request) for each in cache] if len(cache) > 1 else []
+    return cut(request, concern, cache) if len(cache.owners(concern)) > 1 else []
+
+
+async def _answer_of(sender: Sender, request: Any, parts: list[Any], seconds: float | None) -> Any:
+    """Return the answer that is made of the answers to the parts of a request."""
+    end = sender.monotonic() + (seconds or 0.0)
+    answered = []
+    for part in parts:
+        left = None if seconds is None else max(end - sender.monotonic(), 0.0)
+        answered.append(AnsweredPart(part, await sender.send(part, left)))
+    return merged(request, answered)

@@ -1,4 +1,14 @@
-"""The answers of several ranges to one request, made into one answer.
+"""The requests that several ranges answer: the parts of each, and one answer of their answers.
+
+::
+
+    get_many a, n, b ── cut ─┬─▶ range 1: a, b ─▶ values of a, b ─┬─ merged ─▶ values of a, n, b
+                             └─▶ range 2: n ────▶ value of n ─────┘
+
+A scan asks only the first range that it concerns. Its page ends at the end of that range, if not
+before, and the client asks for the next one. Locks are asked for in the order of the ranges, one
+range after the other, so that transactions which lock in this way form no circle. All other parts
+are asked for at once.
 
 A page of a list is merged in the order of the list. A range that has more tells where its page
 ends. Entries of other ranges behind that come with a later page, so no page leaves anything out.
@@ -6,11 +16,13 @@ ends. Entries of other ranges behind that come with a later page, so no page lea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from postroom.client.routing.range_cache import RangeCache
 from postroom.messaging import due
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -21,14 +33,76 @@ from postroom.messaging.requests import (
     SchedulePage,
     StoredDeadLetter,
 )
-from postroom.ranges.contract import RANGE_ID_BYTES, Request
+from postroom.ranges.contract import RANGE_ID_BYTES, KeySet, Request
 from postroom.ranges.listing import ListRanges, RangeInfo
-from postroom.ranges.requests import Now, ReleaseLocks
+from postroom.ranges.requests import (
+    GetMany,
+    Lock,
+    Now,
+    Pairs,
+    ReleaseLocks,
+    ReverseScan,
+    Scan,
+    Values,
+)
 from postroom.ranges.transactions.requests import Refresh
 
 _DUE_END: Final = RANGE_ID_BYTES + 8
 _LetterOrder: TypeAlias = tuple[bytes, bytes]
 _ScheduleOrder: TypeAlias = tuple[int, bytes, bytes]
+
+
+class AnsweredPart(NamedTuple):
+    """A part of a request, and its answer."""
+
+    request: Any
+    answer: Any
+
+
+def cut(request: Any, concern: KeySet, cache: RangeCache) -> list[Any]:
+    """Return the parts of a request that are to be asked for, in the order of their ranges."""
+    parts = cache.cut(concern)
+    if type(request) is Scan:
+        parts = parts[:1]
+    elif type(request) is ReverseScan:
+        parts = parts[-1:]
+    return [request.narrowed(each) for each in parts]
+
+
+def merged(request: Any, answered: list[AnsweredPart]) -> Any:
+    """Return the answer to a request, of the answers to its parts."""
+    kind = type(request)
+    if kind is GetMany:
+        return _values(request, answered)
+    if kind is Scan or kind is ReverseScan:
+        return _page(request, *answered[0])
+    return MERGES[kind]([each.answer for each in answered])
+
+
+def _values(request: GetMany, answered: list[AnsweredPart]) -> Values:
+    """Return the values of the first keys, up to one that no range has answered."""
+    found: dict[bytes, bytes | None] = {}
+    integers: set[bytes] = set()
+    for part, answer in answered:
+        found.update(zip(part.keys, answer.values, strict=False))
+        integers.update([part.keys[index] for index in answer.integers])
+    first = list(itertools.takewhile(found.__contains__, request.keys))
+    return Values(
+        [found[key] for key in first],
+        request.timestamp,
+        tuple([index for index, key in enumerate(first) if key in integers]),
+    )
+
+
+def _page(request: Scan | ReverseScan, part: Scan | ReverseScan, page: Pairs) -> Pairs:
+    """Return the page of one range, which tells where the next range begins or ends."""
+    if page.resume is not None:
+        return page
+    if type(request) is Scan:
+        resume = None if part.end == request.end else part.end
+    else:
+        resume = None if part.start == request.start else part.start
+    return msgspec.structs.replace(page, resume=resume)
 
 
 def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
@@ -92,9 +166,16 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     ListDeadLetters: _letters,
     ListRanges: _in_order,
     ListScheduled: _schedule,
+    Lock: _nothing,
     Now: max,
     ReadCounters: summed,
     Refresh: max,
     ReleaseLocks: _nothing,
 }
-"""The requests that may go to several ranges, each with the function that merges their answers."""
+"""The functions that make one answer of several, if it takes nothing but the answers."""
+
+IN_ORDER: Final[frozenset[type[Request]]] = frozenset({Lock})
+"""The requests whose parts are asked for one after the other, in the order of their ranges."""
+
+DIVISIBLE: Final[frozenset[type[Request]]] = frozenset({*MERGES, GetMany, ReverseScan, Scan})
+"""The requests that may go to several ranges."""

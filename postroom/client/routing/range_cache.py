@@ -184,6 +184,23 @@ class RangeCache:
             found.update(piece.descriptor for piece in self.pieces(start, end))
         return found
 
+    def cut(self, concern: KeySet) -> list[KeySet]:
+        """Cut keys and spans at the bounds of ranges; return the part in each, and in each gap.
+
+        The parts are in the order of the ranges.
+        """
+        found: dict[tuple[int, bool], tuple[list[bytes], list[tuple[bytes, bytes | None]]]] = {}
+        for key in concern.keys:
+            found.setdefault(self._place(key), ([], []))[0].append(key)
+        for span in concern.spans:
+            for start, end, _ in self.pieces(*span):
+                found.setdefault(self._place(start), ([], []))[1].append((start, end))
+        return [KeySet(tuple(found[at][0]), tuple(found[at][1])) for at in sorted(found)]
+
+    def _place(self, key: bytes) -> tuple[int, bool]:
+        """Return which of the ranges has a key; true: it lies in the gap behind that."""
+        return bisect_right(self._starts, key), self.owner(key) is None
+
     def has_gap(self) -> bool:
         """Return whether a key lies in a gap."""
         return any(piece.descriptor is None for piece in self.pieces(b"", None))

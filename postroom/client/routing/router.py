@@ -433,6 +433,9 @@ class Router:
         link = call.link
         if link is not None and link.number in self._links and link.withdraw(call):
             self._port.output(link.number)
+        if call.way is not None:
+            for part in call.way.parts:
+                self.cancel(part)
 
     def _unanswered(self) -> Iterable[RemoteCall]:
         for link in self._links.values():

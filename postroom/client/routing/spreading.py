@@ -5,30 +5,32 @@
     list_ranges b"" ... end ─┬─▶ range 1: b"" ... m ─▶ [range 1] ─┬─▶ [range 1, range 2]
                              └─▶ range 2: m ... end ─▶ [range 2] ─┘
 
-``MERGES`` (:mod:`.merges`) has them all. Every other request concerns one range, or is refused.
+:mod:`.merges` tells which ones these are, their parts, and what becomes of the answers. Every other
+request concerns one range, or is refused.
 
 A part is a call like any other. If its range was split meanwhile, it is cut again. A part whose
 keys lie in a gap of the range cache waits until these ranges are known. A call that goes to all
 ranges waits as well.
+
+All parts of a read have one timestamp. If the call has none, it is the greatest clock of all
+leaseholders, which is asked for before.
 
 Locks are released by node: each one has those of all the ranges that it leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.calls import CallWay, RemoteCall
 from postroom.client.routing.lanes import Lane, Lanes
-from postroom.client.routing.merges import MERGES
-from postroom.client.routing.range_cache import RangeCache
+from postroom.client.routing.merges import DIVISIBLE, IN_ORDER, AnsweredPart, cut, merged
 from postroom.ranges.contract import KeySet
-from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.requests import Now, Protect, ReleaseLocks
-from postroom.ranges.transactions.requests import Refresh
+from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks
 
 
 class Spread:
@@ -36,44 +38,61 @@ class Spread:
 
     Args:
         call: the call.
+        assign: assigns a part to the lane of its range.
         end: ends the call with a result or an error.
     """
 
     def __init__(
-        self, call: RemoteCall, end: Callable[[RemoteCall, Any, BaseException | None], None]
+        self,
+        call: RemoteCall,
+        assign: Callable[[RemoteCall], None],
+        end: Callable[[RemoteCall, Any, BaseException | None], None],
     ) -> None:
         self._call = call
+        self._assign = assign
         self._end = end
-        self._answers: list[Any] = []
+        self._answered: list[AnsweredPart] = []
+        self._following: deque[PartCall] = deque()
         self._left = 0
 
-    def parts(self, lanes: Lanes) -> list[PartCall]:
-        """Return its parts, which are to be assigned to lanes."""
+    def begin(self, lanes: Lanes) -> None:
+        """Assign its parts to lanes, or the first one if they are asked for in order."""
+        call = self._call
+        parts = self._parts(lanes)
+        if type(call.request) is ReleaseLocks:
+            lanes.ended(call.request.transaction_id)
+        for part in parts:
+            part.deadline, part.waits = call.deadline, call.waits
+        self._left = len(parts)
+        way = call.way = call.way or CallWay()
+        way.parts = parts
+        if not parts:
+            self._end(call, None, None)
+        if type(call.request) in IN_ORDER:
+            self._following.extend(parts[1:])
+            parts = parts[:1]
+        for part in parts:
+            self._assign(part)
+
+    def _parts(self, lanes: Lanes) -> list[PartCall]:
         request: Any = self._call.request
         concern = request.concerns()
-        if type(request) is Refresh:
-            parts = [PartCall(self, each) for each in _by_range(request, lanes.cache)]
-        elif isinstance(concern, KeySet):
-            parts = [
-                PartCall(self, msgspec.structs.replace(request, start=start, end=end))
-                for start, end, _ in lanes.cache.pieces(*concern.spans[0])
-            ]
-        else:
-            parts = [PartCall(self, request, lane.range_id) for lane in _asked(request, lanes)]
-        if type(request) is ReleaseLocks:
-            lanes.ended(request.transaction_id)
-        for part in parts:
-            part.deadline = self._call.deadline
-        self._left = len(parts)
-        return parts
+        if isinstance(concern, KeySet):
+            return [PartCall(self, each) for each in cut(request, concern, lanes.cache)]
+        return [PartCall(self, request, lane.range_id) for lane in _asked(request, lanes)]
 
-    def completed(self, result: Any, error: BaseException | None) -> None:
+    def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
         """Take the answer to a part; end the call with the last one, or with an error."""
         self._left -= 1
-        self._answers.append(result)
-        if not self._call.done and (error is not None or not self._left):
-            merged = None if error is not None else MERGES[type(self._call.request)](self._answers)
-            self._end(self._call, merged, error)
+        self._answered.append(AnsweredPart(part.request, result))
+        if self._call.done:
+            return
+        if error is not None:
+            self._end(self._call, None, error)
+        elif not self._left:
+            self._end(self._call, merged(self._call.request, self._answered), None)
+        elif self._following:
+            self._assign(self._following.popleft())
 
 
 class PartCall(RemoteCall):
@@ -92,14 +111,14 @@ class PartCall(RemoteCall):
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the call of which it is a part."""
-        self._spread.completed(result, error)
+        self._spread.completed(self, result, error)
 
 
 class PresentCall(RemoteCall):
     """A question for the greatest clock of all leaseholders, before a call that needs it.
 
     Args:
-        call: the call, which protects the present.
+        call: the call, which protects or reads the present.
         assign: has the call go on.
     """
 
@@ -110,6 +129,8 @@ class PresentCall(RemoteCall):
         self.deadline = call.deadline
         self._call = call
         self._assign = assign
+        way = call.way = call.way or CallWay()
+        way.parts = [self]
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Have the call go on with the timestamp."""
@@ -124,16 +145,18 @@ class PresentCall(RemoteCall):
         self._assign(call)
 
 
-def needs_present(call: RemoteCall) -> bool:
-    """Return whether a call protects the present of several ranges."""
+def needs_present(call: RemoteCall, lanes: Lanes) -> bool:
+    """Return whether a call is about the present of several ranges: it protects or reads it."""
     request = call.request
+    if type(request) is GetMany:
+        return not request.timestamp and is_to_spread(call, lanes)
     return type(request) is Protect and not (request.timestamp or request.whole)
 
 
 def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:
     """Return whether a call has to be cut into parts, one for each range."""
     request = call.request
-    if type(request) not in MERGES:
+    if type(request) not in DIVISIBLE:
         return False
     concern = request.concerns()
     if isinstance(concern, KeySet):
@@ -148,16 +171,3 @@ def _asked(request: Any, lanes: Lanes) -> list[Lane]:
     if type(request) is ReleaseLocks:
         return list({lane.target: lane for lane in lanes if lane.target is not None}.values())
     return list(lanes)
-
-
-def _by_range(request: Refresh, cache: RangeCache) -> Iterator[Refresh]:
-    """Yield the parts of a request, one for each range, and one for what lies in gaps."""
-    keys: dict[RangeDescriptor | None, list[bytes]] = {}
-    spans: dict[RangeDescriptor | None, list[tuple[bytes, bytes | None]]] = {}
-    for key in request.keys:
-        keys.setdefault(cache.owner(key), []).append(key)
-    for span in request.spans:
-        for start, end, owner in cache.pieces(*span):
-            spans.setdefault(owner, []).append((start, end))
-    for owner in {**keys, **spans}:
-        yield msgspec.structs.replace(request, keys=keys.get(owner, []), spans=spans.get(owner, []))

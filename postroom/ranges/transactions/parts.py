@@ -107,7 +107,7 @@ class Division:
                 (part, msgspec.structs.replace(write, start=start, end=end))
                 for part, (start, end) in self._cut((write.start, write.end))
             ] or [(self.own, write)]
-            if len(pieces) > 1 and write.part_of is not None:
+            if write.part_of is not None and [part for part, _ in pieces] != [self.own]:
                 raise _in_several_ranges(write)
         else:
             found = {id(part): part for part in map(self._of, concern.keys)}

@@ -20,6 +20,7 @@ from postroom.limits import KEY_BYTES_MAX
 from postroom.ranges.contract import (
     Concern,
     ConcernsKey,
+    ConcernsKeysAndSpans,
     ConcernsRange,
     ConcernsSpan,
     KeySet,
@@ -164,7 +165,7 @@ class Push(ConcernsKey, Read, frozen=True, tag="push"):
     waiting: Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_ID_BYTES)] = b""
 
 
-class Refresh(Read, frozen=True, tag="refresh"):
+class Refresh(ConcernsKeysAndSpans, Read, frozen=True, tag="refresh"):
     """A request for the greatest timestamp of a change after one timestamp, and until another.
 
     The answer is 0 if nothing has changed. Nothing will change any more in between.
@@ -182,10 +183,6 @@ class Refresh(Read, frozen=True, tag="refresh"):
     spans: list[tuple[Bound, Bound | None]]
     after: TimestampNumber
     until: TimestampNumber = 0
-
-    def concerns(self) -> Concern:
-        """Return the keys and spans."""
-        return KeySet(tuple(self.keys), tuple(self.spans))
 
 
 class ForgetCommits(ConcernsRange, Maintenance, frozen=True, tag="forget_commits"):

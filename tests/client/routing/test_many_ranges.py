@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import WRONG_RANGES_MAX
@@ -20,7 +19,7 @@ from postroom.ranges.requests import (
     Protect,
     Put,
     ReleaseLocks,
-    Scan,
+    ScanChanges,
     Unprotect,
 )
 from tests.remote.scripted_nodes import COMMITTED, VALUE, Asked, Stream, World, commit, only
@@ -121,16 +120,9 @@ def test_requests_about_the_one_root_go_to_the_first_range() -> None:
     assert asked_at(world, "a:1") == [Protect(9)]
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [Scan(b"", None, 10, 100, 0), GetMany([b"a", b"z"], 0)],
-    ids=["scan", "get_many"],
-)
-def test_a_request_for_several_ranges_is_refused_if_a_node_says_so_too(
-    request_: Any,
-) -> None:
+def test_a_request_for_several_ranges_is_refused_if_a_node_says_so_too() -> None:
     world = three()
-    call = world.ask(request_)
+    call = world.ask(ScanChanges(b"", None, 10))
     stream = next(each for each in world.streams.values() if each.open and each.requests)
     (own,) = LED[stream.address]
     number = only(stream.requests)
@@ -224,6 +216,16 @@ def test_a_generation_that_has_passed_is_told_and_the_request_goes_on() -> None:
     assert stream.named[only(stream.requests)] == (1, 5)
     answer_all(stream, VALUE)
     assert call.result == VALUE
+
+
+def test_a_commit_over_two_ranges_goes_on_when_that_of_its_anchor_has_changed() -> None:
+    world = three()
+    call = world.ask(commit(1, Put(b"k", b"v"), Put(b"z", b"v")))
+    stream = world.to("b:1")
+    stream.misdirected(only(stream.requests), RangeDescriptor(3, b"f", b"m", 5))
+    assert stream.named[only(stream.requests)] == (3, 5)
+    answer_all(stream, COMMITTED)
+    assert call.result == COMMITTED
 
 
 def test_requests_for_two_ranges_of_one_node_name_them() -> None:
