@@ -23,9 +23,9 @@ something that was read before has changed in between, which is a conflict.
 
 When it has to move for a second time, it moves up to the greatest clock of all leaseholders
 (``Now``). Everything that was acknowledged before is below that, in every range, so nothing has to
-be asked any more. What was read before is thus checked twice at most, however many ranges the
-transaction reads. A scan, or a peek, of another range moves it in this way at once, and needs not
-go through its span twice. So does the try after one that could not move.
+be asked any more. Each read is thus checked twice at most, however many ranges are read. A scan, or
+a peek, of another range moves it in this way at once, and goes through its span once. The try after
+one that could not move begins in this way.
 
 Inboxes are read in two ways. A peek is a read like the others. A reap takes the messages that are
 there *now*. Messages that it does not return are no read, because consumers must not be in conflict

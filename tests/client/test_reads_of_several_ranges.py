@@ -218,7 +218,7 @@ def checked_keys(ranges: TwoRanges) -> int:
     return sum(len(each.keys) for each in ranges.asked if type(each) is Refresh and each.until)
 
 
-def test_what_was_read_is_checked_twice_at_most(ranges: TwoRanges) -> None:
+def test_a_read_is_checked_twice_at_most(ranges: TwoRanges) -> None:
     names = [b"a/%04d" % number for number in range(500)]
     hot = [b"z/%02d" % number for number in range(50)]
     for key in (*names, *hot):

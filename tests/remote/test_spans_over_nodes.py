@@ -1,4 +1,4 @@
-"""Calls through spans of ranges that different nodes lead, whose clocks are apart."""
+"""The calls through spans of ranges that different nodes lead, with clocks of their own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_all_ranges_are_scanned_in_order_in_pages(
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
-def test_what_was_acknowledged_before_is_seen_whatever_clock_is_ahead(
+def test_a_value_that_was_acknowledged_before_is_seen_whatever_clock_is_ahead(
     three: ThreeNodes, store: DatabaseOverStreams, ahead: int
 ) -> None:
     """The other client has heard of no clock that is ahead."""

@@ -191,14 +191,14 @@ class RangeCache:
         """
         found: dict[tuple[int, bool], tuple[list[bytes], list[tuple[bytes, bytes | None]]]] = {}
         for key in concern.keys:
-            found.setdefault(self._place(key), ([], []))[0].append(key)
+            found.setdefault(self._number(key), ([], []))[0].append(key)
         for span in concern.spans:
             for start, end, _ in self.pieces(*span):
-                found.setdefault(self._place(start), ([], []))[1].append((start, end))
+                found.setdefault(self._number(start), ([], []))[1].append((start, end))
         return [KeySet(tuple(found[at][0]), tuple(found[at][1])) for at in sorted(found)]
 
-    def _place(self, key: bytes) -> tuple[int, bool]:
-        """Return which of the ranges has a key; true: it lies in the gap behind that."""
+    def _number(self, key: bytes) -> tuple[int, bool]:
+        """Return the number of the range with a key, in order; true: it lies in the gap behind it."""
         return bisect_right(self._starts, key), self.owner(key) is None
 
     def has_gap(self) -> bool:
