@@ -198,7 +198,7 @@ class RangeCache:
         return [KeySet(tuple(found[at][0]), tuple(found[at][1])) for at in sorted(found)]
 
     def _number(self, key: bytes) -> tuple[int, bool]:
-        """Return the number of the range with a key, in order; true: it lies in the gap behind it."""
+        """Return the number of the range of a key; true: the key lies in the gap behind it."""
         return bisect_right(self._starts, key), self.owner(key) is None
 
     def has_gap(self) -> bool:

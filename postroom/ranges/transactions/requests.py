@@ -18,7 +18,6 @@ import msgspec
 
 from postroom.limits import KEY_BYTES_MAX
 from postroom.ranges.contract import (
-    Concern,
     ConcernsKey,
     ConcernsKeysAndSpans,
     ConcernsRange,
