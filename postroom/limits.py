@@ -237,6 +237,11 @@ LOCK_WAIT_SECONDS_MAX: Final = 10.0
 
 Its client, which waits for ``REQUEST_SECONDS``, is told in time.
 """
+LOCK_ELSEWHERE_SECONDS_MAX: Final = 2.0
+"""The time for which a transaction with a lock waits for one in another range.
+
+No range sees a circle of transactions that wait for each other in several.
+"""
 LOCKS_AT_ONCE_MAX: Final = 128
 """The keys, and the spans, that a request locks, and that an error names."""
 LOCKS_MAX: Final = 10_000

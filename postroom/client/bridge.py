@@ -41,6 +41,7 @@ class BridgedSender:
         self.monotonic = blocking.monotonic
         self.try_get = blocking.try_get
         self.range_of = blocking.range_of
+        self.range_id = blocking.range_id
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """Return an awaitable of the answer to ``request``; its cancellation undoes the answer."""
@@ -103,6 +104,7 @@ class LoopSender:
         self.reading = sender.reading
         self.monotonic = sender.monotonic
         self.range_of = sender.range_of
+        self.range_id = sender.range_id
         self.send = sender.send
         self.sleep = sender.sleep
         self.now = sender.now

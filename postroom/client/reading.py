@@ -12,6 +12,10 @@ Values and the timestamp thereby never disagree, in whatever order answers come 
 granted meanwhile is kept: the second request finds it, and learns whether the key has changed
 since.
 
+Locks of several ranges could be waited for in a circle, which no range sees. A transaction that has
+a lock in one range waits only a moment for one in another range. If that is not enough, it is a
+conflict, and its next try locks both keys before it begins, in the order of the ranges.
+
 While everything read so far is locked, the timestamp *moves*: the answer to ``get_for_update`` may
 be from a later one, since no other transaction could change those keys in between.
 
@@ -58,6 +62,7 @@ from postroom.client.lifetime import Lifetime
 from postroom.client.pages import Page, pages, stored_messages, stored_values, unpacked_values
 from postroom.client.sender import LAST_KEY, Sender, present
 from postroom.errors import ConditionFailed, TransactionConflict, shorten
+from postroom.limits import LOCK_ELSEWHERE_SECONDS_MAX
 from postroom.messaging.requests import CheckInbox, Peeked
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER
@@ -86,6 +91,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         locked: how many of the keys it had locked when it read them.
         inboxes: whether it has read any; if not, there are no ``checks`` to ask for.
         has_moved: whether the timestamp has moved, or could not, because of another range.
+        lock_range: the id of the range in which all its locks are; 0: it has none.
     """
 
     _sender: Sender
@@ -95,6 +101,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     inboxes: bool = False
     locked: int = 0
     has_moved: bool = False
+    lock_range: int = 0
     _peeked: list[CheckInbox] = NO_LIST
     _drained: dict[CheckInbox, None] = {}
     _range: int = UNSETTLED
@@ -149,12 +156,16 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         self, key: bytes, transaction_id: bytes, seconds_left: float, began: int
     ) -> Value:
         """Return the stored value of ``key``, and lock it."""
+        patience = seconds_left
+        if self.locks_elsewhere(key):
+            longest = LOCK_ELSEWHERE_SECONDS_MAX * self._sender.random.uniform(0.5, 1.0)
+            patience = min(seconds_left, longest)
         while True:
             at = self.timestamp
             request = GetForUpdate(
                 key, at, transaction_id, seconds_left, began, self._has_locked_all()
             )
-            reply: Value = await self._sender.send(request, seconds_left)
+            reply: Value = await self._sender.send(request, patience)
             if at and reply.timestamp > self.timestamp and self._has_locked_all():
                 self.timestamp = reply.timestamp
             if self._settles(reply.timestamp):
@@ -164,6 +175,15 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         self.add(key)
         self.locked += 1
         return reply
+
+    def locks_elsewhere(self, key: bytes) -> bool:
+        """Note that ``key`` is to be locked; return whether it has locks in another range."""
+        range_id = self._sender.range_id(key) or UNKNOWN_RANGE
+        if not self.lock_range:
+            self.lock_range = range_id
+        elif range_id != self.lock_range:
+            self.lock_range = EVERY_RANGE
+        return self.lock_range != range_id
 
     def _has_locked_all(self) -> bool:
         """Return whether no other transaction can change what was read."""

@@ -160,6 +160,9 @@ class Sender(Protocol):
         ``None``: one clock has all timestamps, as in an embedded store.
         """
 
+    def range_id(self, key: bytes) -> int:
+        """Return the id of the range of a key; 0: it is not known."""
+
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """Return an awaitable of the answer to ``request``, to be awaited once.
 

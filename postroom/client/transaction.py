@@ -312,10 +312,11 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             patience: seconds to wait for the lock.
         """
         self._lifetime.check_alive()
-        lifetime = self._lifetime
+        lifetime, key = self._lifetime, arguments.key(key)
         request = GetForUpdate(
-            arguments.key(key), 0, self._id, lifetime.remaining(), lifetime.age or lifetime.began
+            key, 0, self._id, lifetime.remaining(), lifetime.age or lifetime.began
         )
+        self._reads.locks_elsewhere(key)
         lifetime.holds = True
         try:
             await self._sender.send(request, patience)
@@ -344,6 +345,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     async def _lock(self, lost: Lost) -> None:
         lifetime = self._lifetime
+        for key in (*lost.keys, *(bound for span in lost.spans for bound in span if bound)):
+            self._reads.locks_elsewhere(key)
         lifetime.holds = True
         request = Lock([*lost.keys], [*lost.spans], self._id, lifetime.remaining(), lifetime.age)
         try:

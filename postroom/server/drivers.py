@@ -187,6 +187,11 @@ class NodeDriver:
         self._replicas = node.replicas
         forks.mind(self)
 
+    def range_id(self, key: bytes) -> int:
+        """Return the id of the range of a key; 0: it is not known."""
+        replica = self._replicas.by_key(key)
+        return 0 if replica is None else replica.range_id
+
     def now(self) -> int:
         """Return a new timestamp."""
         raise NotImplementedError

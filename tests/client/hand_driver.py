@@ -136,6 +136,10 @@ class HandDriver:
         self._timed.append(waiting)
         return waiting
 
+    def range_id(self, key: bytes) -> int:
+        replica = self.node.replicas.by_key(key)
+        return 0 if replica is None else replica.range_id
+
     def now(self) -> int:
         return self.node.clock.read()
 
@@ -264,6 +268,9 @@ class RemoteDriver(HandDriver):
         waiting = _RemoteWaiting(request, timeout_seconds)
         self.router.submit(waiting)
         return waiting
+
+    def range_id(self, key: bytes) -> int:
+        return self.router.range_of(key)
 
     def now(self) -> Awaitable[int]:
         return self.send(Now())

@@ -39,6 +39,8 @@ class TwoRanges:
     def range_of(self, key: bytes) -> int:
         return 1 if key < b"m" else 2
 
+    range_id = range_of
+
     def put(self, key: bytes, value: bytes) -> None:
         """Commit a value, at the next timestamp of the range."""
         range_id = self.range_of(key)

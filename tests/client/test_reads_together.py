@@ -73,6 +73,9 @@ class Script:
     def reading(self) -> int:
         return self.clock
 
+    def range_id(self, _: bytes) -> int:
+        return 1
+
     def monotonic(self) -> float:
         return 0.0
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from postroom import limits
 from postroom.client import pages
+from postroom.client.commits import Lost
 from postroom.errors import TransactionConflict
 from postroom.ranges.requests import ReverseScan, Scan
 from postroom.ranges.transactions.requests import Refresh
@@ -185,3 +186,66 @@ def test_a_limit_ends_a_scan_in_the_range_where_it_is_reached(
     scans = [each for each in asked if each[1] in {Scan, ReverseScan}]
     assert scans == [(1, Scan), (2, Scan), (3, ReverseScan), (2, ReverseScan)]
     assert Refresh not in {kind for _, kind in asked}, "no span is gone through twice"
+
+
+async def add_one_to_both(tx: Any, first: bytes, second: bytes) -> None:
+    """Lock one key after the other, so that two or three of these lock in a circle."""
+    before = await tx.get_for_update(first) or b"0"
+    await tx.get(b"b")
+    also = await tx.get_for_update(second) or b"0"
+    tx.put(first, b"%d" % (int(before) + 1))
+    tx.put(second, b"%d" % (int(also) + 1))
+
+
+def test_a_circle_of_transactions_that_lock_in_three_ranges_ends(store: Store) -> None:
+    names = b"c", b"o", b"zz"
+    began = store.driver.monotonic()
+    circle = [
+        store.start(store.core.run(add_one_to_both, names[number], names[(number + 1) % 3]))
+        for number in range(3)
+    ]
+    while not all(each.done for each in circle):
+        store.advance(0.1)
+        assert store.driver.monotonic() < began + 5.0, "they wait for each other"
+    assert store.db.get_many(names) == [b"2"] * 3
+    assert not any(len(each.replica.waiting.lines) for each in store.node.replicas.hosted.values())
+
+
+def test_keys_of_several_ranges_are_locked_before_the_next_try(store: Store) -> None:
+    """The one that has lost on all of them waits for another one, and then commits."""
+    names = [b"zz", b"c", b"o"]
+    other = store.db.begin()
+    tries = list[int]()
+
+    async def write(tx: Any) -> None:
+        tries.append(len(tries))
+        found = await tx.get_many(names)
+        if len(tries) == 1:
+            for key in names:
+                other.get_for_update(key)
+                other.put(key, b"1")
+            other.commit()
+        for key, value in zip(names, found, strict=True):
+            tx.put(key, b"%d" % (int(value or b"0") + 1))
+
+    store.driver.run(store.core.run(write))
+    assert store.db.get_many(names) == [b"2"] * 3
+    assert len(tries) == 2
+
+
+def test_a_lock_that_is_given_up_is_not_got_later(store: Store) -> None:
+    holder, other = store.db.begin(), store.db.begin(timeout=1.0)
+    holder.get_for_update(b"o")
+    lost = Lost()
+    lost.keys = dict.fromkeys((b"c", b"o", b"zz"))
+    waits = store.start(other._core.lock_again(lost))
+    store.advance(2.0)
+    with pytest.raises(TransactionConflict):
+        waits.result()
+    other.rollback()
+    holder.commit()
+    store.driver.settle()
+    store.advance(2.0)
+    assert not any(
+        len(each.replica.commit_waits.locks) for each in store.node.replicas.hosted.values()
+    )

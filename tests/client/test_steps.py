@@ -60,6 +60,9 @@ class Ready:
     def reading(self) -> int:
         return 5
 
+    def range_id(self, _: bytes) -> int:
+        return 1
+
     def monotonic(self) -> float:
         return 0.0
 

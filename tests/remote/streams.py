@@ -116,7 +116,7 @@ class DatabaseOverStreams(Streams):
         self.random = Random(5)
         self.patience_seconds = 0.0
         self.next_id = TransactionIds(self.router.client)
-        self.range_of = self.router.range_of
+        self.range_of = self.range_id = self.router.range_of
         self.reading = self.router.reading
         self.monotonic = nodes.clock.monotonic
         self._pauses: list[_Waiting] = []

@@ -98,7 +98,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
-        self.range_of = self.router.range_of
+        self.range_of = self.range_id = self.router.range_of
         self.next_id = TransactionIds(self.router.client).draw
         self._submit = self.router.submit
         self._refusal = ""
@@ -245,6 +245,7 @@ class ThreadSender:
         self.monotonic = sender.monotonic
         self.reading = sender.reading
         self.range_of = sender.range_of
+        self.range_id = sender.range_id
         self.next_id = sender.next_id
         await connected(sender)
 

@@ -66,6 +66,9 @@ class FakeSender:
     def reading(self) -> int:
         return NOW + from_seconds(self.seconds)
 
+    def range_id(self, _: bytes) -> int:
+        return 1
+
     def monotonic(self) -> float:
         return self.seconds
 

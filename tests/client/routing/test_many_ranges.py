@@ -5,22 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import WRONG_RANGES_MAX
-from postroom.protocol.failures import NOT_LEASEHOLDER
+from postroom.protocol.failures import NOT_LEASEHOLDER, DeadlineExceeded
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import (
     Get,
     GetForUpdate,
     GetMany,
+    Lock,
     Now,
+    Pairs,
     Protect,
     Put,
     ReleaseLocks,
+    ReverseScan,
+    Scan,
     ScanChanges,
     Unprotect,
+    Values,
 )
 from tests.remote.scripted_nodes import COMMITTED, VALUE, Asked, Stream, World, commit, only
 
@@ -352,6 +358,67 @@ def test_a_range_that_splits_while_it_is_listed_is_listed_in_halves() -> None:
     for number, half in zip(list(stream.requests), halves, strict=True):
         stream.answer(number, [listed(half)])
     assert call.result == [*map(listed, halves), listed(RIGHT)]
+
+
+def test_locks_are_asked_for_in_the_order_of_the_ranges() -> None:
+    world = three()
+    id_ = (1).to_bytes(16, "big")
+    call = world.ask(Lock([b"z", b"a", b"g"], [(b"b", b"h")], id_, 60.0))
+    parts = [
+        ("a:1", Lock([b"a"], [(b"b", b"f")], id_, 60.0)),
+        ("b:1", Lock([b"g"], [(b"f", b"h")], id_, 60.0)),
+        ("c:1", Lock([b"z"], [], id_, 60.0)),
+    ]
+    for number, (address, part) in enumerate(parts):
+        asked = [len(asked_at(world, each)) for each, _ in parts]
+        assert asked == [int(at == number) for at in range(3)]
+        assert asked_at(world, address) == [part]
+        answer_all(world.to(address), None)
+    assert call.answers == 1
+    assert call.error is None
+
+
+def test_a_lock_in_the_second_range_is_withdrawn_with_its_call() -> None:
+    world = three()
+    id_ = (1).to_bytes(16, "big")
+    timed = world.ask(Lock([b"a", b"g"], [], id_, 60.0), 0.5)
+    cancelled = world.ask(Lock([b"b", b"h"], [], id_, 60.0))
+    answer_all(world.to("a:1"), None)
+    stream = world.to("b:1")
+    waiting = list(stream.requests)
+    world.router.cancel(cancelled)
+    world.pass_time(1.0)
+    assert isinstance(timed.error, DeadlineExceeded)
+    assert cancelled.answers == 0
+    assert sorted(stream.withdrawn[-2:]) == sorted(waiting)
+    assert len(waiting) == 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_asks_the_first_range_and_goes_on_at_the_next(reverse: bool) -> None:
+    world = three()
+    kind = ReverseScan if reverse else Scan
+    call = world.ask(kind(b"g", b"z", 10, 100, 0))
+    address, span = ("c:1", (b"m", b"z")) if reverse else ("b:1", (b"g", b"m"))
+    assert asked_at(world, address) == [kind(*span, 10, 100, 0)]
+    answer_all(world.to(address), Pairs([(b"k", b"v")], None, 10, (0,)))
+    assert call.result == Pairs([(b"k", b"v")], b"m", 10, (0,))
+    call = world.ask(kind(b"g", b"z", 10, 100, 0))
+    answer_all(world.to(address), Pairs([], b"n", 10))
+    assert call.result == Pairs([], b"n", 10)
+
+
+def test_values_of_several_ranges_are_asked_for_at_the_latest_clock() -> None:
+    world = three()
+    call = world.ask(GetMany([b"z", b"a", b"g", b"b", b"z"]))
+    for address, clock in (("a:1", 5), ("b:1", 9), ("c:1", 7)):
+        assert asked_at(world, address) == [Now()]
+        answer_all(world.to(address), clock)
+    assert asked_at(world, "a:1") == [GetMany([b"a", b"b"], 9)]
+    answer_all(world.to("a:1"), Values([b"of a"], 9, (0,)))
+    answer_all(world.to("c:1"), Values([b"of z"], 9))
+    answer_all(world.to("b:1"), Values([b"of g"], 9, (0,)))
+    assert call.result == Values([b"of z", b"of a", b"of g"], 9, (1, 2)), "the rest is left out"
 
 
 def test_an_error_of_one_range_ends_a_request_for_all() -> None:
