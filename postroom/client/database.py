@@ -28,7 +28,7 @@ from postroom.client.pages import (
     unpacked_values,
 )
 from postroom.client.retries import repeat
-from postroom.client.sender import Sender, is_of_one_range, post, present, send_again
+from postroom.client.sender import Sender, post, present, send_again
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
@@ -326,8 +326,7 @@ class CoreDatabase(
         """
         start, end = arguments.span(start, end)
         deleted, cursor = 0, start
-        # The clock of another range may be ahead of that of the first one, or behind it.
-        began = 0 if is_of_one_range(self._sender, start, end) else await present(self._sender)
+        began = await present(self._sender)  # ranges may have clocks of their own
         answer: tuple[int, bytes | None, int]
         while True:
             try:

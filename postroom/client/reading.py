@@ -60,9 +60,9 @@ from postroom.client.buffer import NO_LIST, Buffer, overlaid
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.pages import Page, pages, stored_messages, stored_values, unpacked_values
-from postroom.client.sender import LAST_KEY, Sender, present
+from postroom.client.sender import Sender, present
 from postroom.errors import ConditionFailed, TransactionConflict, shorten
-from postroom.limits import LOCK_ELSEWHERE_SECONDS_MAX
+from postroom.limits import KEY_BYTES_MAX, LOCK_ELSEWHERE_SECONDS_MAX
 from postroom.messaging.requests import CheckInbox, Peeked
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER
@@ -75,6 +75,7 @@ UNSETTLED: Final = -1
 """The range of the timestamp before the first answer."""
 UNKNOWN_RANGE: Final = -2
 """The range of a timestamp of which it is not known: reads in every range ask for later changes."""
+LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
 EVERY_RANGE: Final = -3
 """The range of a timestamp that no leaseholder's clock was above: no reads ask."""
 

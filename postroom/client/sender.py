@@ -17,15 +17,13 @@ from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from postroom.errors import Error, Unavailable
-from postroom.limits import KEY_BYTES_MAX, TRANSACTION_SECONDS_MAX
+from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, RejectMessages
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Value
 
 T = TypeVar("T")
 
 REFUSED_SECONDS_FIRST: Final = 0.05
-LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
-"""The last of all keys."""
 LONGEST_REFUSED_SECONDS: Final = 2.0
 """The longest pause of a refused client, in seconds; the first one is doubled each time."""
 
@@ -197,15 +195,6 @@ async def present(sender: Sender) -> int:
     """Return a timestamp above every commit so far and below every later one."""
     now = sender.now()
     return now if isinstance(now, int) else await now
-
-
-def is_of_one_range(sender: Sender, start: bytes, end: bytes | None) -> bool:
-    """Return whether one range has all keys of a span, as far as the client knows."""
-    range_of = sender.range_of
-    if range_of is None:
-        return False
-    first = range_of(start)
-    return first > 0 and first == range_of(LAST_KEY if end is None else end)
 
 
 def post(sender: Sender, request: Any) -> None:

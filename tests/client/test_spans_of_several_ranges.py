@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom import limits
-from postroom.client import pages
-from postroom.client.commits import Lost
+from postroom.client import database, pages
+from postroom.client.commits import Lost, commit_one
 from postroom.errors import TransactionConflict
-from postroom.ranges.requests import ReverseScan, Scan
+from postroom.ranges.requests import DeleteRange, ReverseScan, Scan
 from postroom.ranges.transactions.requests import Refresh
 from tests.client.stores import Store
 from tests.server.hosting import cut
@@ -188,17 +188,16 @@ def test_a_limit_ends_a_scan_in_the_range_where_it_is_reached(
     assert Refresh not in {kind for _, kind in asked}, "no span is gone through twice"
 
 
-async def add_one_to_both(tx: Any, first: bytes, second: bytes) -> None:
-    """Lock one key after the other, so that two or three of these lock in a circle."""
-    before = await tx.get_for_update(first) or b"0"
-    await tx.get(b"b")
-    also = await tx.get_for_update(second) or b"0"
-    tx.put(first, b"%d" % (int(before) + 1))
-    tx.put(second, b"%d" % (int(also) + 1))
-
-
 def test_a_circle_of_transactions_that_lock_in_three_ranges_ends(store: Store) -> None:
     names = b"c", b"o", b"zz"
+
+    async def add_one_to_both(tx: Any, first: bytes, second: bytes) -> None:
+        for key in (first, second):
+            before = await tx.get_for_update(key) or b"0"
+            await store.driver.sleep(0.1)
+            tx.put(key, b"%d" % (int(before) + 1))
+
+    assert store.db.get_many(names) == [None] * 3
     began = store.driver.monotonic()
     circle = [
         store.start(store.core.run(add_one_to_both, names[number], names[(number + 1) % 3]))
@@ -208,7 +207,32 @@ def test_a_circle_of_transactions_that_lock_in_three_ranges_ends(store: Store) -
         store.advance(0.1)
         assert store.driver.monotonic() < began + 5.0, "they wait for each other"
     assert store.db.get_many(names) == [b"2"] * 3
-    assert not any(len(each.replica.waiting.lines) for each in store.node.replicas.hosted.values())
+
+
+def test_a_key_that_is_written_after_a_deletion_has_begun_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_one, steps = database.commit_one, list[Any]()
+
+    async def then_another_is_written(*commit: Any) -> Any:
+        answer = await commit_one(*commit)
+        if not steps:
+            await store.core.put(b"zz", b"later")
+        steps.append(answer)
+        return answer
+
+    monkeypatch.setattr(database, "commit_one", then_another_is_written)
+    assert store.db.delete_range(b"", None) == 4
+    assert list(store.db.scan()) == [(b"zz", b"later")]
+    assert [following for _, following, _ in steps] == [b"m", b"z", None]
+    assert len({began for _, _, began in steps}) == 1
+
+
+def test_a_part_of_a_deletion_ends_with_its_range(store: Store) -> None:
+    """The range does not tell the next one, whose clock may be ahead, when the first began."""
+    request = DeleteRange(b"a", None, 0)
+    answer = store.driver.run(commit_one(store.driver, b"a", request))
+    assert tuple(answer) == (2, b"m", 0)
 
 
 def test_keys_of_several_ranges_are_locked_before_the_next_try(store: Store) -> None:
