@@ -178,9 +178,11 @@ class LocalProcess(ClientSender):
             self.world.agenda.after(timeout_seconds, lambda: self._expire(answer))
         return answer
 
-    def range_id(self, _: bytes) -> int:
-        """Return the id of the only range."""
-        return 1
+    def range_id(self, key: bytes) -> int:
+        """Return the id of the range of a key; 0: it is not known."""
+        node = self.world.machine.node
+        replica = None if node is None else node.replicas.by_key(key)
+        return 0 if replica is None else replica.range_id
 
     def give_up(self, answer: Answer) -> None:
         """Give an answer up, as the drivers do."""

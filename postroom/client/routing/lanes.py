@@ -32,7 +32,7 @@ from postroom.errors import Error, Invalid
 from postroom.ranges.bounds import no_such_range
 from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.requests import CommitTransaction, ReleaseLocks
+from postroom.ranges.requests import ReleaseLocks
 
 ASTRAY: Final = 0
 """The id of the lane of the calls whose range is not known."""
@@ -232,12 +232,9 @@ class Lanes:
             return self.only
         way = call.way = call.way or CallWay()
         concerns = list(call.request.participants())
-        is_commit = type(call.request) is CommitTransaction
-        owners = self._owners(concerns[:1] if is_commit else concerns)
-        if len(owners) > 1 and None not in owners:
-            owners = self._owners(concerns[:1])  # a commit is decided there; others may be wrong
-            if len(owners) > 1 and way.is_stray:
-                raise several_ranges(len(owners))
+        owners = self._owners(concerns[:1])  # a commit is decided there
+        if len(owners) > 1 and None not in owners and way.is_stray:
+            raise several_ranges(len(owners))
         if None in owners:
             if self.cache.has_gap():
                 way.range_id, way.named = ASTRAY, None

@@ -44,12 +44,14 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
 )
 OVER_RANGES: Final[tuple[type[Workload], ...]] = (
     Appointments,
+    Bank,
     ContendersOverRanges,
     Counters,
     Couriers,
     Ledger,
     Lists,
     Reapers,
+    Seats,
 )
 """The workloads that may run while ranges split."""
 QUEUES_SHARE: Final = 0.3
