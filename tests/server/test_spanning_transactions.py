@@ -12,6 +12,7 @@ from postroom.errors import CommitUnknown, TransactionConflict
 from postroom.kv import keys
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
+from postroom.server.call_frames import CALL_FRAME
 from tests.messaging.one_range import Asked
 from tests.server.hosting import MEMBERS, ThreeNodes
 
@@ -94,3 +95,47 @@ def test_a_commit_happens_once_while_a_lead_moves(store: ThreeNodes, range_id: i
         for key in (HERE, THERE):
             assert int.from_bytes(value(store, key) or b"", "big") == number
     store.until(lambda: not records(store))
+
+
+# --- costs, counted
+
+
+def rounds(store: ThreeNodes, *keys: bytes) -> int:
+    """Return how many turns each node takes until a commit is answered."""
+    asked = Asked(transaction(store, *(Put(key, b"") for key in keys)))
+    store.until(lambda: not records(store))
+    begun = store.clock.seconds
+    store.nodes[1].replicas.submit(asked)
+    store.until(lambda: asked.answers)
+    return round((store.clock.seconds - begun) / store.turn_seconds)
+
+
+def test_a_commit_over_two_nodes_takes_seven_rounds_against_three_of_one_range(
+    store: ThreeNodes,
+) -> None:
+    assert [rounds(store, HERE, b"b") for _ in range(5)][-1] == 3
+    assert [rounds(store, HERE, THERE) for _ in range(5)][-1] == 7
+
+
+def test_calls_of_a_turn_leave_in_one_frame(
+    store: ThreeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[bytes] = []
+    carry = store.network.carry
+
+    def counted(sender: Any, to: Any, frame: bytes) -> None:
+        if frame.startswith(CALL_FRAME):
+            frames.append(frame)
+        carry(sender, to, frame)
+
+    monkeypatch.setattr(store.network, "carry", counted)
+    every = [
+        Asked(transaction(store, Put(HERE + b"%d" % each, b""), Put(THERE + b"%d" % each, b"")))
+        for each in range(50)
+    ]
+    for asked in every:
+        store.nodes[1].replicas.submit(asked)
+    store.until(lambda: all(asked.answers for asked in every))
+    store.until(lambda: not records(store))
+    store.until(lambda: not len(store.nodes[1].calls))
+    assert len(frames) == 4, "Prepare, Resolve, and the answers to both"
