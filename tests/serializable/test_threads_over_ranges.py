@@ -105,7 +105,7 @@ def test_transactions_over_ranges_are_serializable_and_keep_real_time(
         for number, each in enumerate(db.ranges() if store is three_nodes else ()):
             db.move_lease(each.id, number + 1)
         clients = Clients(db, LISTS)
-        clients.run(*SPLITS if store is embedded else ())
+        clients.run(*SPLITS)
         last = [("read", key, tuple((db.get(key) or b"").split())) for key in LISTS]
         end = time.monotonic()
         clients.done += [Transaction("last", [each], end, end) for each in last]
