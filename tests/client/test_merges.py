@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+import postroom
 from postroom.client.routing.merges import MERGES, summed
 from postroom.messaging import due
 from postroom.messaging.requests import (
@@ -16,6 +17,8 @@ from postroom.messaging.requests import (
     SchedulePage,
     StoredDeadLetter,
 )
+from tests.client.stores import Store
+from tests.server.hosting import cut
 
 RANGES = (1, 2, 3)
 names = st.tuples(st.sampled_from(RANGES), st.integers(1, 9), st.booleans(), st.integers(1, 30))
@@ -94,3 +97,35 @@ def test_counters_are_added_up() -> None:
         enqueued=3, delivered=2, executed=1, received=2, handed=2
     )
     assert summed([one, other]).conserved()
+
+
+def test_inboxes_of_several_ranges_are_listed_as_those_of_one_are() -> None:
+    mail = [b"y", b"b", b"n", b"a", b"z", b"m", b"c", b"b"]
+    with postroom.open(":memory:") as one, postroom.open(":memory:") as several:
+        for key in (b"m", b"z"):
+            several.split(key)
+        for key in mail:
+            for db in (one, several):
+                with db.begin() as tx:
+                    tx.enqueue_message(key, b"")
+                db.drain()  # one range delivers at once, another one a little later
+        for by_key in (False, True):
+            for limit in (1, 3, 100):
+                expected = [each.key for each in one.inboxes(limit=limit, by_key=by_key)]
+                found = [each.key for each in several.inboxes(limit=limit, by_key=by_key)]
+                assert found == expected
+        assert [each.key for each in several.inboxes(b"b", b"n", by_key=True)] == [b"b", b"c", b"m"]
+        assert [each.messages for each in several.inboxes(b"b", b"c")] == [2]
+
+
+def test_a_remote_client_lists_the_inboxes_of_several_ranges() -> None:
+    store = Store(remote=True)
+    store.db.put(b"k", b"")
+    cut(store.node, b"m", b"z")
+    store.driver.settle()
+    for key in (b"z", b"a", b"m"):
+        with store.db.begin() as tx:
+            tx.enqueue_message(key, b"")
+    assert [each.key for each in store.db.inboxes()] == [b"z", b"a", b"m"]
+    assert [each.key for each in store.db.inboxes(by_key=True, limit=2)] == [b"a", b"m"]
+    store.db.close()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -27,7 +28,9 @@ from postroom.messaging import due
 from postroom.messaging.requests import (
     AwaitQuiet,
     Counters,
+    Inbox,
     ListDeadLetters,
+    ListInboxes,
     ListScheduled,
     ReadCounters,
     SchedulePage,
@@ -76,6 +79,8 @@ def merged(request: Any, answered: list[AnsweredPart]) -> Any:
         return _values(request, answered)
     if kind is Scan or kind is ReverseScan:
         return _page(request, *answered[0])
+    if kind is ListInboxes:
+        return _inboxes(request, answered)
     return MERGES[kind]([each.answer for each in answered])
 
 
@@ -103,6 +108,13 @@ def _page(request: Scan | ReverseScan, part: Scan | ReverseScan, page: Pairs) ->
     else:
         resume = None if part.start == request.start else part.start
     return msgspec.structs.replace(page, resume=resume)
+
+
+def _inboxes(request: ListInboxes, answered: list[AnsweredPart]) -> list[Inbox]:
+    """Return the first inboxes of all parts, in the order that was asked for."""
+    found: list[Inbox] = [each for part in answered for each in part.answer]
+    found.sort(key=attrgetter("key") if request.by_key else attrgetter("oldest"))
+    return found[: request.inboxes_max]
 
 
 def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
@@ -177,5 +189,7 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
 IN_ORDER: Final[frozenset[type[Request]]] = frozenset({Lock})
 """The requests whose parts are asked for one after the other, in the order of their ranges."""
 
-DIVISIBLE: Final[frozenset[type[Request]]] = frozenset({*MERGES, GetMany, ReverseScan, Scan})
+DIVISIBLE: Final[frozenset[type[Request]]] = frozenset(
+    {*MERGES, GetMany, ListInboxes, ReverseScan, Scan}
+)
 """The requests that may go to several ranges."""
