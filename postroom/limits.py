@@ -386,6 +386,8 @@ ADDRESS_CHARACTERS_MAX: Final = 255
 """A node's address: about as long as names of hosts can be."""
 LOCAL_NODES_MAX: Final = 9
 """A cluster on this machine, for trying: each node is a process."""
+TOUR_RANGES_MAX: Final = 64
+"""The ranges of the demonstration's store."""
 SERVICE_ERROR_CHARACTERS_MAX: Final = 500
 DAMAGE_CHARACTERS_MAX: Final = 500
 TROUBLE_CHARACTERS_MAX: Final = 500

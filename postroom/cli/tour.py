@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from postroom.cli.spark import Spark
-from postroom.limits import LOCAL_NODES_MAX
+from postroom.limits import LOCAL_NODES_MAX, TOUR_RANGES_MAX
 
 
 def demo(
@@ -44,10 +44,21 @@ def demo(
             show_default="no cluster",
         ),
     ] = None,
+    ranges: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=TOUR_RANGES_MAX,
+            metavar="N",
+            help="Split its store into N ranges, half of them while it runs.",
+            show_default="those that it has",
+        ),
+    ] = None,
     chaos: Annotated[
         bool,
         typer.Option(
-            "--chaos", help="Kill a random node every few seconds (of 3 without --nodes)."
+            "--chaos",
+            help="Kill a random node every few seconds (of 3 without --nodes), and move leases.",
         ),
     ] = False,
     spark: Annotated[
@@ -62,20 +73,24 @@ def demo(
 
     Then the first aircraft are turned round where they have arrived, by the workers of a queue.
     Kill it at any moment and start it again: it goes on, and still ends exact.
+    With several ranges no aircraft is turned round: queues need a store of one range.
     """
+    if spark and (ranges or 1) > 1:
+        raise typer.BadParameter("Spark needs a store of one range: leave out --spark or --ranges")
     with _session(wanted=spark) as session:
         if nodes is None and not chaos:
             from postroom.demo.tour import demonstrate  # noqa: PLC0415 - only this command needs it
 
             path = path or Path("postroom-demo")
-            exact = asyncio.run(demonstrate(path, flights, fresh, session))
+            exact = asyncio.run(demonstrate(path, flights, fresh, session, ranges))
         else:
             from postroom.demo import cluster  # noqa: PLC0415 - as above
 
             path = path or Path("postroom-demo-cluster")
             randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
             exact = asyncio.run(cluster.demonstrate_on_cluster(
-                path, nodes, flights or cluster.FLIGHTS, randomness, fresh=fresh, spark=session
+                path, nodes, flights or cluster.FLIGHTS, randomness,
+                fresh=fresh, spark=session, ranges=ranges,
             ))  # fmt: skip
     if not exact:
         raise typer.Exit(1)

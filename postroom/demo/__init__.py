@@ -6,6 +6,7 @@
 `turn_rounds`  the second act's job: aircraft that arrive are turned round, by workers of a queue,
                of whom one is killed
 `third_act`    the third one: Spark archives, reports and audits: ``postroom demo --spark``
+`splits`       splits the store into several ranges: ``postroom demo --ranges 8``
 `check`        compares the store with the departures, to the last unit
 `tour`         puts these together, and plays the second act: ``postroom demo``
 `cluster`      the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``

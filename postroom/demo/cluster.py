@@ -21,6 +21,7 @@ from rich.console import Console
 import postroom.aio
 from postroom.counted import counted
 from postroom.demo.flights import count_flights
+from postroom.demo.splits import has_one_range, plan_splits
 from postroom.demo.third_act import (
     TOUR_FILE,
     files_folder,
@@ -30,7 +31,7 @@ from postroom.demo.third_act import (
 )
 from postroom.demo.tour import claim, compare, replay_missing, turn_round
 from postroom.demo.turn_rounds import PATIENCE_SECONDS, ProcessCrew
-from postroom.errors import Error
+from postroom.errors import Error, Invalid, Retryable
 from postroom.server.local_cluster import LocalCluster, LocalFolder, LocalNode, lock
 
 FLIGHTS: Final = 50_000
@@ -41,7 +42,7 @@ KILL_SECONDS: Final = (2.0, 4.0)
 DOWN_SECONDS: Final = (0.5, 2.0)
 
 
-async def demonstrate_on_cluster(
+async def demonstrate_on_cluster(  # noqa: PLR0913 - each is an option of the command
     folder: Path,
     nodes: int | None,
     flights_asked: int,
@@ -49,6 +50,7 @@ async def demonstrate_on_cluster(
     *,
     fresh: bool,
     spark: Any = None,
+    ranges: int | None = None,
 ) -> bool:
     """Run the tour on a cluster in ``folder``; return whether the store ended exact.
 
@@ -59,6 +61,7 @@ async def demonstrate_on_cluster(
         randomness: which nodes are killed, and when; ``None``: none.
         fresh: whether to remove the cluster first.
         spark: the session of the third act; ``None``: it is not played.
+        ranges: how many ranges the store shall have; ``None``: those that it has.
     """
     wanted = min(flights_asked, count_flights())
     if fresh:
@@ -69,7 +72,7 @@ async def demonstrate_on_cluster(
             (folder / TOUR_FILE).touch()
         running = LocalCluster(local)
         try:
-            return await _demonstrate(running, folder, wanted, randomness, spark)
+            return await _demonstrate(running, folder, wanted, randomness, spark, ranges)
         finally:
             await asyncio.to_thread(running.stop)
 
@@ -80,6 +83,7 @@ async def _demonstrate(
     wanted: int,
     randomness: random.Random | None,
     spark: Any,
+    ranges: int | None,
 ) -> bool:
     console = Console()
     console.out(
@@ -92,16 +96,20 @@ async def _demonstrate(
         async with AsyncExitStack() as stack:
             if spark is not None:
                 await stack.enter_async_context(keep_readable(db))
+            splits = await plan_splits(console, db, folder, ranges, wanted)
+            await splits.make_half()
             pauses = DeparturePauses()
-            async with _with_faults(console, running, db, randomness):
+            async with _with_faults(console, running, db, randomness), splits.made_meanwhile():
                 total = await replay_missing(console, db, folder, wanted, pauses.note)
             if randomness is not None:
                 console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
-            crew = ProcessCrew(running.addresses, folder)
-            async with _with_faults(console, running, db, randomness):
-                turned = await turn_round(console, db, crew, total)
+            turned = None
+            if await has_one_range(console, db, spark=spark is not None):
+                crew = ProcessCrew(running.addresses, folder)
+                async with _with_faults(console, running, db, randomness):
+                    turned = await turn_round(console, db, crew, total)
             exact = await compare(console, db, total, turned)
-            if spark is None:
+            if spark is None or turned is None:
                 return exact
             store = {"connect": ",".join(running.addresses), "insecure": "true"}
             return await play(console, spark, store, files_folder(folder), total, turned) and exact
@@ -156,9 +164,10 @@ async def _with_faults(
     finally:
         injector.finish()
         await task
+    moved = f", a lease moved {counted(injector.moves, 'time')}" if injector.moves else ""
     console.out(
-        f"A node was killed {counted(injector.kills, 'time')}, the leader "
-        f"{counted(injector.leaders, 'time')}.",
+        f"A node was killed {counted(injector.kills, 'time')}, a leader "
+        f"{counted(injector.leaders, 'time')}{moved}.",
         highlight=False,
     )
 
@@ -167,10 +176,13 @@ async def _with_faults(
 class FaultInjector:
     """The thread of faults: it kills a node every few seconds, and starts it again.
 
+    If there are several ranges, it then moves the lease of one to another node.
+
     Attributes:
         console, running, db, randomness: as above.
         kills: how often.
-        leaders: how often it was the leader.
+        leaders: how often the node led.
+        moves: how often a lease was moved.
     """
 
     console: Console
@@ -179,6 +191,7 @@ class FaultInjector:
     randomness: random.Random
     kills: int = field(default=0, init=False)
     leaders: int = field(default=0, init=False)
+    moves: int = field(default=0, init=False)
     _finishing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def finish(self) -> None:
@@ -190,6 +203,7 @@ class FaultInjector:
         await self._rest(FIRST_KILL_SECONDS)
         while True:
             await self._kill(self.randomness.choice(self.running.nodes))
+            await self._move_lease()
             await self._rest(self.randomness.uniform(*KILL_SECONDS))
             if self._finishing.is_set():
                 return
@@ -197,23 +211,40 @@ class FaultInjector:
     async def _kill(self, node: LocalNode) -> None:
         if node.process.poll() is not None:
             self.console.out(f"node {node.number} has ended by itself, {node.how_it_ended()}")
-        leads = await self._leader() == node.address
+        leads = await self._leads(node)
         await asyncio.to_thread(self.running.kill, node)
         self.kills += 1
-        self.leaders += leads
-        what = ", the leader" if leads else ""
-        self.console.out(f"killed node {node.number}{what}", highlight=False)
+        self.leaders += bool(leads)
+        self.console.out(f"killed node {node.number}{leads}", highlight=False)
         await self._rest(self.randomness.uniform(*DOWN_SECONDS))
         self.running.start_again(node)
 
-    async def _leader(self) -> str | None:
-        """Return the address of the leader, or ``None``."""
+    async def _leads(self, node: LocalNode) -> str:
+        """Return what a node leads, in words."""
         try:
-            status = await self.db.status()
+            ids = [each.node_id for each in (await self.db.status()).nodes
+                   if each.address == node.address]  # fmt: skip
+            ranges = await self.db.ranges()
         except Error:  # no leader just now
-            return None
-        by_id = {node.node_id: node.address for node in status.nodes}
-        return by_id.get(status.leader or 0)
+            return ""
+        led = sum(each.leader in ids for each in ranges)
+        if not led or len(ranges) == 1:
+            return ", the leader" if led else ""
+        return f", the leader of {counted(led, 'range')}"
+
+    async def _move_lease(self) -> None:
+        """Have another node lead one of several ranges."""
+        try:
+            ranges = await self.db.ranges()
+            if len(ranges) == 1 or self._finishing.is_set():
+                return
+            moved = self.randomness.choice(ranges)
+            heir = self.randomness.choice([id_ for id_ in moved.copies if id_ != moved.leader])
+            await self.db.move_lease(moved.id, heir)
+        except (Retryable, Invalid):  # the range has no leader just now, or the heir lags behind
+            return
+        self.moves += 1
+        self.console.out(f"moved the lease of range {moved.id} to node {heir}", highlight=False)
 
     async def _rest(self, seconds: float) -> None:
         try:

@@ -32,6 +32,7 @@ import postroom.aio
 from postroom.demo.check import check, check_turn_rounds, show_comparisons
 from postroom.demo.flights import Leg, count_flights, flights, legs
 from postroom.demo.replay import DRAIN_SECONDS, Measures, numbers_done, replay
+from postroom.demo.splits import has_one_range, plan_splits
 from postroom.demo.third_act import (
     KEPT_SECONDS,
     TOUR_KEY,
@@ -62,7 +63,11 @@ LOOK_SECONDS: Final = 0.1
 
 
 async def demonstrate(
-    path: Path, flights_asked: int | None, fresh: bool, spark: Any = None
+    path: Path,
+    flights_asked: int | None,
+    fresh: bool,
+    spark: Any = None,
+    ranges: int | None = None,
 ) -> bool:
     """Run the tour in the store at ``path``; return whether the store ended exact.
 
@@ -72,19 +77,25 @@ async def demonstrate(
             further already is checked as far as it has gone.
         fresh: whether to remove the store first.
         spark: the session of the third act; ``None``: it is not played.
+        ranges: how many ranges the store shall have; ``None``: those that it has.
     """
     console = Console()
-    available = count_flights()
+    wanted = min(flights_asked or count_flights(), count_flights())
     if fresh:
         await _remove(path)
         await asyncio.to_thread(remove_files, path)
     kept = GC_TTL_SECONDS if spark is None else KEPT_SECONDS
     async with await postroom.aio.open(str(path), gc_ttl=kept) as db:
         await claim(db, path)
-        total = await replay_missing(console, db, path, min(flights_asked or available, available))
-        turned = await turn_round(console, db, LocalCrew(db), total)
+        splits = await plan_splits(console, db, path, ranges, wanted)
+        await splits.make_half()
+        async with splits.made_meanwhile():
+            total = await replay_missing(console, db, path, wanted)
+        turned = None
+        if await has_one_range(console, db, spark=spark is not None):
+            turned = await turn_round(console, db, LocalCrew(db), total)
         exact = await compare(console, db, total, turned)
-    if spark is None:
+    if spark is None or turned is None:
         return exact
     with closing(LoopbackServer(path, gc_ttl=KEPT_SECONDS)) as server:
         store = {"connect": server.address, "insecure": "true"}
@@ -131,15 +142,24 @@ async def replay_missing(
     return total
 
 
-async def compare(console: Console, db: postroom.aio.Database, total: int, turned: int) -> bool:
+async def compare(
+    console: Console, db: postroom.aio.Database, total: int, turned: int | None
+) -> bool:
     """Compare the store with its departures and turn-rounds; print a table.
+
+    Args:
+        console: what to tell it.
+        db: the store.
+        total: how many departures there are.
+        turned: after how many departures there are turn-rounds; ``None``: there are none.
 
     Returns:
         Whether the store is exact.
     """
     console.print("Comparing the store with the source ...")
     findings = await check(db, flights(total))
-    findings += await check_turn_rounds(db, legs(turned))
+    if turned is not None:
+        findings += await check_turn_rounds(db, legs(turned))
     show_comparisons(console, findings)
     return all(finding.passed for finding in findings)
 

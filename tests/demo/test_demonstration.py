@@ -19,6 +19,7 @@ from postroom.demo.check import SubjectComparison, check, check_turn_rounds
 from postroom.demo.cluster import demonstrate_on_cluster
 from postroom.demo.flights import Flight, Leg, count_flights, flights, legs
 from postroom.demo.replay import decode_board, depart, encode, flight_key, replay
+from postroom.demo.splits import split_keys
 from postroom.demo.tour import demonstrate
 from postroom.demo.turn_rounds import (
     FAILS_ONE_IN,
@@ -32,7 +33,9 @@ from postroom.demo.turn_rounds import (
     turn_round_key,
 )
 from postroom.errors import Error, Invalid, StoreLocked
+from postroom.limits import TOUR_RANGES_MAX
 from postroom.server.local_cluster import LocalFolder
+from tests.cli.commands import failed_with, invoke
 
 Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
 
@@ -43,6 +46,9 @@ def failures(findings: list[SubjectComparison]) -> set[str]:
 
 SUBJECTS = 14
 """The number of lines in the table of what was compared."""
+
+FIRST_ACT = 9
+"""The number of its lines after the first act."""
 
 RUN_SECONDS = 280.0
 """A time longer than any run takes, on whatever machine."""
@@ -158,6 +164,79 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     assert again.returncode == 0, again.stdout + again.stderr
     assert "has 800 of 900 departures" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
+
+
+def test_a_store_of_several_ranges_ends_exact_and_goes_on_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    assert asyncio.run(demonstrate(store, 200, fresh=False, ranges=8))
+    first = capsys.readouterr().out
+    assert first.count("PASS") == FIRST_ACT
+    assert first.count("split at ") == 7
+    assert "8 ranges: 8 led by node 1" in first
+    assert "second act is left out: its queue needs a store of one range" in first
+    assert asyncio.run(demonstrate(store, 300, fresh=False, ranges=10))
+    again = capsys.readouterr().out
+    assert again.count("PASS") == FIRST_ACT
+    assert again.count("split at ") == 2
+    with pytest.raises(Error, match="has 10 ranges, which are not put together again: give --ra"):
+        asyncio.run(demonstrate(store, 300, fresh=False, ranges=9))
+
+
+def test_a_store_with_a_queue_is_not_split(tmp_path: Path) -> None:
+    assert asyncio.run(demonstrate(tmp_path / "store", 20, fresh=False))
+    with pytest.raises(Error, match="has a queue, and a range with queues is not split: start ov"):
+        asyncio.run(demonstrate(tmp_path / "store", 20, fresh=False, ranges=2))
+
+
+def test_a_store_can_be_split_at_as_many_keys_as_it_may_have_ranges() -> None:
+    for total in (1, 800, 336_776):
+        assert len(set(split_keys(total))) >= TOUR_RANGES_MAX - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--ranges", "0"), "greater than or equal to 1"),
+        (("--ranges", "1000"), "less than or equal to 64"),
+        (("--ranges", "2", "--spark"), "Spark needs a store of one range"),
+    ],
+)
+def test_a_wrong_number_of_ranges_is_refused(arguments: tuple[str, ...], says: str) -> None:
+    assert failed_with(invoke("demo", *arguments), 2, says)
+
+
+def test_killed_while_its_store_is_split_and_started_again_it_ends_exact(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo", "--ranges", "6"]
+    command += ["--path", str(tmp_path / "store"), "--flights", "300"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "150 of 300 departures" not in process.stdout.readline():
+            assert process.poll() is None
+        process.kill()
+    again = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "6 ranges: 6 led by node 1" in again.stdout
+    assert again.stdout.count("PASS") == FIRST_ACT
+
+
+@pytest.mark.timeout(600)
+def test_on_a_cluster_with_several_ranges_whose_nodes_are_killed_it_ends_exact(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "postroom.cli.main", "demo", "--path", str(tmp_path / "c")]
+    command += ["--flights", "800", "--nodes", "3", "--ranges", "8", "--chaos"]
+    ended = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "killed node" in ended.stdout
+    assert ended.stdout.count("split at ") == 7
+    assert "8 ranges: " in ended.stdout
+    assert ended.stdout.count("PASS") == FIRST_ACT
 
 
 @pytest.mark.timeout(600)
