@@ -135,7 +135,7 @@ class Pusher:
         self._end = end
         self._refuse = refuse
         self._inquiries: dict[Intent, _Inquiry] = {}
-        self._answers: list[tuple[Intent, _Inquiry, Any]] = []
+        self._answers: list[tuple[Intent, _Inquiry, int, Any]] = []
 
     def restart(self) -> None:
         """Begin under a new lease, or end with the old one."""
@@ -171,24 +171,24 @@ class Pusher:
             inquiry.above, inquiry.age = above, age
             inquiry.ask_at = now + PAUSE_SECONDS_LAST
             request = Push(intent.anchor, intent.transaction_id, intent.ballot, above, *age)
-            answered = partial(self._answered, intent, inquiry)
+            answered = partial(self._answered, intent, inquiry, above)
             self._carrier.carry(self._carrier.recipient_of(intent.anchor), request, answered)
         return max(inquiry.ask_at - now, 0.0) or PAUSE_SECONDS_FIRST
 
-    def _answered(self, intent: Intent, inquiry: _Inquiry, answer: Any) -> None:
-        self._answers.append((intent, inquiry, answer))
+    def _answered(self, intent: Intent, inquiry: _Inquiry, above: int, answer: Any) -> None:
+        self._answers.append((intent, inquiry, above, answer))
         self._wake()
 
     def _take_answers(self) -> None:
         answers, self._answers = self._answers, []
-        for intent, inquiry, answer in answers:
+        for intent, inquiry, above, answer in answers:
             if self._inquiries.get(intent) is not inquiry or inquiry.ends:
                 continue
             if not isinstance(answer, Standing):
                 self._pause(inquiry)
             elif answer.is_pending:
                 self._pause(inquiry)
-                self._intents.raised(intent, inquiry.above + 1)
+                self._intents.raised(intent, above + 1)  # a later question has its own answer
             else:
                 inquiry.ends = True
                 is_its = intent.timestamp <= answer.timestamp

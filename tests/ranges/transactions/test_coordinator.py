@@ -423,6 +423,26 @@ def test_a_pending_commit_lets_readers_go_on_and_commits_above_them(store: Sever
     assert second.value(B, seen.timestamp) is None
 
 
+def test_the_answer_to_an_earlier_question_lets_no_later_reader_go_on(store: Several) -> None:
+    asked = prepared_everywhere(store)
+    answers, store.network.answers = store.network.answers, []
+    second = store.members[1]
+    earlier = second.ask(Get(B))
+    store.step()
+    store.deliver_requests(Push)
+    second.clock.pass_over(second.clock.now() + 3600 * SECOND)
+    later = second.ask(Get(B))
+    store.step()
+    store.deliver_answers()
+    store.step()
+    assert answer_of(earlier).value is None
+    assert not later.answers, "the commit may be between the two"
+    store.network.answers = answers
+    store.settle()
+    seen = answer_of(later)
+    assert (seen.value == b"2") == (answer_of(asked).timestamp <= seen.timestamp)
+
+
 def test_an_older_writer_wounds_and_a_younger_one_waits(store: Several) -> None:
     began = store.members[0].clock.reading()
     asked = prepared_everywhere(store, began=began)
