@@ -382,6 +382,8 @@ class Consensus:
         """
         if self._ready or (not self._is_alone and (self._outgoing.waits or self._intake.waits)):
             return self._monotonic()
+        if self._is_alone and not self._alarms:
+            return None
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
         beat_at = None if self._is_alone else self._liveness.deadline()

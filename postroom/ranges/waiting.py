@@ -242,10 +242,13 @@ class Deadlines(Generic[Name]):
 
     def first(self) -> float | None:
         """Return the earliest deadline; ``None``: there is none."""
-        heap = self._heap
-        while heap and self._is_leftover(heap[0]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        heap, deadlines = self._heap, self._deadlines
+        while heap:
+            deadline, number, name = heap[0]
+            if deadlines.get(name) == (deadline, number):
+                return deadline
+            heapq.heappop(heap)  # a leftover
+        return None
 
     def first_due(self, now: float) -> Name | None:
         """Return the name whose deadline is the earliest, if it has passed."""
@@ -272,9 +275,6 @@ class Deadlines(Generic[Name]):
     def entries(self) -> int:
         """Return the number of entries held, leftovers included."""
         return len(self._heap)
-
-    def _is_leftover(self, entry: tuple[float, int, Name]) -> bool:
-        return self._deadlines.get(entry[2]) != entry[:2]
 
     def _shrink(self) -> None:
         if len(self._heap) > 2 * len(self._deadlines) + _LEFTOVERS_MIN:

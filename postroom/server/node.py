@@ -41,6 +41,7 @@ from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.split.records import last_range_id
+from postroom.ranges.waiting import earlier
 from postroom.server.assembly import NodeOptions, Observer, held_ranges, host_range
 from postroom.server.departing_ranges import DepartingRanges
 from postroom.server.describe import describe
@@ -386,15 +387,17 @@ class Node:
         """Do the first part of a turn, and return the writes that it has staged."""
         if self.failed is not None or self._writer.failing is not None:
             return {}
-        if self.monotonic() >= self._guard.look_at:
+        now, has_peers = self.monotonic(), self.calls.has_peers
+        if now >= self._guard.look_at:
             self._look_around()
-        self._prepares, has_peers = True, self.calls.has_peers
-        try:
-            if has_peers:
-                self.calls.begin_turn()
-            self.tasks.run()
-        finally:
-            self._prepares = False
+        if has_peers or now >= self.tasks.next_at:
+            self._prepares = True
+            try:
+                if has_peers:
+                    self.calls.begin_turn()
+                self.tasks.run()
+            finally:
+                self._prepares = False
         self.replicas.evaluate()
         if self._is_woken:
             self._is_woken = False
@@ -443,7 +446,8 @@ class Node:
             self._incoming.written()
         self._incoming.is_applying = False
         self.consensus.release()
-        self.tasks.run()
+        if self.monotonic() >= self.tasks.next_at:
+            self.tasks.run()
         if self.calls.has_peers:
             self.calls.end_turn()
 
@@ -453,13 +457,11 @@ class Node:
 
     def next_deadline(self) -> float | None:
         """Return when a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
-        first = self.tasks.next_deadline()
-        for deadline in (
-            self.consensus.next_deadline(), self._writer.sync_due(), self.replicas.next_deadline()
-        ):  # fmt: skip
+        first = self.replicas.next_deadline()
+        for deadline in (self.tasks.next_deadline(), self.consensus.next_deadline()):
             if deadline is not None and (first is None or deadline < first):
                 first = deadline
-        return first
+        return first if self._writer.is_synced else earlier(first, self._writer.sync_due())
 
     def close(self, why: Error | None = None) -> None:
         """Release everything. Requests without an answer get an error.

@@ -40,6 +40,7 @@ No service ever sees another thread.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
@@ -125,7 +126,8 @@ class WakeUp:
         """
         self._set = True
         if self._waiting is not None:
-            self._tasks.is_urgent |= urgent
+            if urgent:
+                self._tasks.hurry()
             self._waiting.complete(None)
 
     async def wait(self, timeout_seconds: float) -> None:
@@ -150,6 +152,8 @@ class NodeTasks:
 
     Attributes:
         is_urgent: whether a client waits for a task that is ready.
+        next_at: a time before which ``run`` has nothing to do. Whatever makes work sets it: a turn
+            need not ask.
     """
 
     def __init__(self, monotonic: Callable[[], float], wake: Callable[[bool], None]) -> None:
@@ -160,6 +164,7 @@ class NodeTasks:
         self._alive: dict[Coroutine[Any, Any, None], None] = {}
         self._stopped = self._runs = False
         self.is_urgent = False
+        self.next_at = math.inf
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a task with the next turn."""
@@ -175,7 +180,13 @@ class NodeTasks:
 
     def at(self, seconds: float, pending: Pending) -> None:
         """Complete ``pending`` after a time, unless it is complete, or the timer is cancelled."""
-        self._timers.set(pending, self.monotonic() + seconds)
+        deadline = self.monotonic() + seconds
+        self._timers.set(pending, deadline)
+        self.next_at = min(self.next_at, deadline)
+
+    def hurry(self) -> None:
+        """Note that a client waits for a task, which becomes ready."""
+        self.is_urgent, self.next_at = True, -math.inf
 
     def cancel_timer(self, pending: Pending) -> None:
         """Cancel the timer of ``pending``, for which no task waits any more."""
@@ -198,9 +209,6 @@ class NodeTasks:
     def run(self) -> None:
         """Complete timers that are due, and step every task that is ready."""
         due = self._timers.take_due(self.monotonic())
-        if not due and not self._ready:
-            self.is_urgent = False
-            return
         self._runs = True
         try:
             for pending in due:
@@ -209,6 +217,8 @@ class NodeTasks:
                 self._step(self._ready.popleft())
         finally:
             self._runs = self.is_urgent = False
+            first = self._timers.first()
+            self.next_at = -math.inf if self._ready else math.inf if first is None else first
 
     def next_deadline(self) -> float | None:
         """Return when ``run`` has something to do at the latest, on the monotonic clock."""
@@ -242,6 +252,7 @@ class NodeTasks:
 
     def _has_become_ready(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._ready.append(coroutine)
+        self.next_at = -math.inf
         if not self._runs:
             self._wake(self.is_urgent)
 

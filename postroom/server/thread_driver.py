@@ -320,10 +320,12 @@ class ThreadDriver(NodeDriver):
         with self._lock:
             if self._let_go and not answer.done:
                 answer.complete(None, DatabaseClosed(self._refusal))
-            self._break(answer)
+            if self._broken is not None:
+                self._break(answer)
             if answer.done or self._driving or not self.node.wants_turn():
                 return False
-            self.forget(answer)
+            if not at_once:
+                self.forget(answer)
             self._driven_by = answer
             self._driving = True
             if at_once and not self._answered.are_expected:
