@@ -34,8 +34,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from types import CoroutineType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from postroom.client.sender import BlockingSender, WaitEnded, WaitHandle
 from postroom.errors import Error
@@ -76,7 +75,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], waiter: WaitHandle | None = 
         coroutine: the coroutine to run.
         waiter: by which another thread can end a wait.
     """
-    inner = cast("CoroutineType[Any, Any, T]", coroutine)
+    inner: Any = coroutine  # of the built-in type
     interrupt: BaseException | None = None
     waiting: Any = None
     while True:

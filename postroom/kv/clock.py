@@ -367,7 +367,11 @@ class HybridLogicalClock(TrustedWall):
 
         It is returned, too, while nothing has been handed out yet.
         """
-        reading = self.reading()
+        wall = self._wall()
+        if not self._known_from <= wall < self._known_until:
+            wall = self._look(wall)
+        reading = (wall + self._lead) << LOGICAL_BITS  # ``reading``, in one step
+        reading = max(reading, self._last)
         return reading if reading < self._ceiling or self.rests else 0
 
     def last(self) -> int:

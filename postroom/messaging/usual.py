@@ -81,6 +81,7 @@ from postroom.ranges.transactions.one_range import (
 from postroom.ranges.usual import Share, UsualParts
 
 _UNKNOWN: Final[Any] = object()
+_AGE_MAX: Final = from_seconds(TRANSACTION_SECONDS_MAX)
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry).decode
 
@@ -210,9 +211,9 @@ class UsualBatch:
 
     __slots__ = (
         "_cache", "_claims", "_parts", "_queues", "_results", "_sender", "_stamp",
-        "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
-        "messages_reaped", "moved", "notes", "outboxes", "proposal", "reaped", "scratch", "sent",
-        "staged", "steps",
+        "_timestamp", "_yields_first", "after", "bytes", "deferred", "first", "garbage",
+        "last_commit", "latest", "messages_reaped", "moved", "notes", "outboxes", "proposal",
+        "reaped", "scratch", "sent", "staged", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -282,10 +283,10 @@ class UsualBatch:
     ) -> None:
         """Evaluate the calls that the share has room for, the first one at ``timestamp``."""
         room, steps_max, bytes_max = REQUESTS_AT_ONCE, share.steps, share.bytes
-        while room and self.steps < steps_max and self.bytes + self.moved < bytes_max:
-            call = next(calls, None)
-            if call is None:
-                break
+        self._yields_first = yields_at(0)  # no request yields before that
+        if self.steps >= steps_max or self.bytes >= bytes_max:
+            return
+        for call in calls:
             taken.append(call)
             request = call.request
             if type(request) is not CommitTransaction or call.cancelled:
@@ -295,6 +296,8 @@ class UsualBatch:
             timestamp += 1
             self.steps += 1
             self._commit(call, request)
+            if not room or self.steps >= steps_max or self.bytes + self.moved >= bytes_max:
+                return
 
     def _commit(self, call: Call, request: CommitTransaction[Any]) -> None:
         """Evaluate one commit, as :class:`.Committer` does."""
@@ -307,12 +310,15 @@ class UsualBatch:
             self._results.append((call, None, wrong))
             return
         record = keys.transaction_key(request.anchor, request.transaction_id)
-        known = self.get(record) if self._may_be_known(request) else None
+        known = self._known(request, record)
         if known is not None:
             self._results.append((call, from_record(known), None))
             return
         since, age = request.read_timestamp, self._timestamp - request.began
-        age_max = from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
+        age_max = (
+            _AGE_MAX if request.seconds_max >= TRANSACTION_SECONDS_MAX
+            else from_seconds(request.seconds_max)
+        )  # fmt: skip
         if age > age_max or 0 < since < self._parts.registry.replaced_at:
             raise _Unusual
         if 0 < since < self.last_commit:
@@ -323,10 +329,13 @@ class UsualBatch:
                 return
         answers: list[int | None] = []
         if writes:
-            most = yields_at(self.steps)
+            before = self.steps
             ended = self._write(request, writes)
             answers = _answers(writes, ended) if ended else []
-            if self.steps >= most and committer.is_long(request):
+            if (
+                self.steps >= self._yields_first and self.steps >= yields_at(before)
+                and committer.is_long(request)
+            ):  # fmt: skip
                 raise _Unusual  # the general way evaluates the rest in the next turn
             self.staged[record] = self._stamp
             if answers:
@@ -335,17 +344,17 @@ class UsualBatch:
             self.last_commit = self._timestamp
         self._results.append((call, Committed(self._timestamp, answers), None))
 
-    def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
-        """Return whether there may be a COMMIT record; note the transaction as its client's."""
+    def _known(self, request: CommitTransaction[Any], record: bytes) -> bytes | None:
+        """Return the COMMIT record, if there is one; note the transaction as its client's."""
         client, number = request.transaction_id[:8], request.transaction_id[8:]
         committer = self._parts.committer
         latest = self.latest.get(client) or committer.latest.get(client)
         if latest is None and len(committer.latest) + len(self.latest) >= CLIENTS_REMEMBERED:
             raise _Unusual
         if latest is not None and number <= latest:
-            return True
+            return self.get(record)
         self.latest[client] = number
-        return request.began < committer.remembers_from
+        return self.get(record) if request.began < committer.remembers_from else None
 
     def _write(self, request: CommitTransaction[Any], writes: list[Any]) -> list[int]:
         """Evaluate the writes of a commit; return the answers of those that tell something."""

@@ -180,15 +180,16 @@ class FairQueue:
         self._sorted = 0
 
     def _sort(self) -> None:
-        arrived, by_owner = self.arrived, self.by_owner
+        arrived, by_owner, number = self.arrived, self.by_owner, 0
         while arrived:
             call = arrived.popleft()
-            self._sorted += 1
+            number += 1
             calls = by_owner.get(call.owner)
             if calls is None:
                 self._begin(call)
             else:
                 calls.append(call)
+        self._sorted += number
 
 
 class FairCalls(Generic[Kept]):

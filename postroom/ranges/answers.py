@@ -75,20 +75,31 @@ class Answering:
             self._commit_waits.hear(written)
             self._feed.look_again()
             self.companion.hear(written)
-        waiting = self._commit_waits.calls
-        for call, answer, error in results:
-            if type(error) is MustWait:
-                self._commit_waits.park(call)
-                continue
-            if type(error) is MeetsIntent:
-                self._memory.intents.park(call, error)
-                continue
-            is_commit = type(call.request) is CommitTransaction
-            if is_commit and (self._lines or self._clients):
-                self._memory.release_locks(call.request.transaction_id)
-            call.complete(answer, None if error is None else self.elsewhere_if_damaged(error))
-            if waiting and is_commit:
-                self._commit_waits.answered(call)
+        waiting, lines, clients = self._commit_waits.calls, self._lines, self._clients
+        for call, answer, failure in results:
+            error = failure
+            if failure is not None:
+                if self._waits(call, failure):
+                    continue
+                error = self.elsewhere_if_damaged(failure)
+            if (lines or clients or waiting) and type(call.request) is CommitTransaction:
+                if lines or clients:
+                    self._memory.release_locks(call.request.transaction_id)
+                call.complete(answer, error)
+                if waiting:
+                    self._commit_waits.answered(call)
+            else:
+                call.complete(answer, error)
+
+    def _waits(self, call: Call, error: BaseException) -> bool:
+        """Let a call wait that must, and return whether it does."""
+        if type(error) is MustWait:
+            self._commit_waits.park(call)
+        elif type(error) is MeetsIntent:
+            self._memory.intents.park(call, error)
+        else:
+            return False
+        return True
 
     def fail(self, proposal: Proposal, outcome: ProposalOutcome) -> None:
         """Answer the calls of a proposal that has no effect, or whose outcome is unknown."""

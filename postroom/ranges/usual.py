@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
@@ -48,7 +50,7 @@ class UsualParts:
     lease: LeaseHolder
 
 
-class Share(NamedTuple):
+class Share(msgspec.Struct, frozen=True, gc=False):
     """The part of a proposal that is for the calls of clients.
 
     Attributes:
