@@ -225,12 +225,29 @@ class Claims:
         self.ahead.gone(key, ids)
         inbox = self._inboxes.get(key)
         if inbox is not None and inbox.found:
-            holders = inbox.messages
-            for transaction_id in {holders[id_] for id_ in ids if id_ in holders}:
-                self._drop(inbox, transaction_id)
+            holders, holder = inbox.messages, self._sole_holder(inbox, key, ids)
+            if holder is not None:
+                self._drop(inbox, holder)
+            else:
+                for transaction_id in {holders[id_] for id_ in ids if id_ in holders}:
+                    self._drop(inbox, transaction_id)
             if inbox.following:
-                for id_ in ids:
+                for id_ in inbox.following.keys() & ids:
                     inbox.follows_no_more(id_)
+
+    def _sole_holder(self, inbox: _Claimed, key: bytes, ids: list[bytes]) -> bytes | None:
+        """Return the transaction that holds these messages and no others of the inbox.
+
+        A commit mostly reaps what its transaction has claimed. Then the messages are treated as one
+        run, and not one by one.
+
+        Args:
+            inbox: the claims in the inbox.
+            key: the key of the inbox.
+            ids: the ids of the messages, at least one.
+        """
+        holder = inbox.messages.get(ids[0])
+        return holder if holder is not None and self._holders[holder].get(key) == ids else None
 
     def taken(self, key: bytes, ids: list[bytes]) -> None:
         """Remove messages that are gone for good, as applied, from all claims.
@@ -241,11 +258,20 @@ class Claims:
         inbox = self._inboxes.get(key)
         if inbox is None:
             return
-        lost = [id_ for id_ in ids if id_ in inbox.messages]
-        for holder in {inbox.messages.pop(id_) for id_ in lost}:
-            held = self._holders[holder]
-            held[key] = [id_ for id_ in held[key] if id_ in inbox.messages]
-        if not inbox.messages:
+        messages = inbox.messages
+        sole = self._sole_holder(inbox, key, ids) if ids else None
+        if sole is not None:
+            self._holders[sole][key] = []
+            if len(ids) == len(messages):
+                messages.clear()
+            for id_ in ids if messages else ():
+                del messages[id_]
+        else:
+            lost = [id_ for id_ in ids if id_ in messages]
+            for holder in {messages.pop(id_) for id_ in lost}:
+                held = self._holders[holder]
+                held[key] = [id_ for id_ in held[key] if id_ in messages]
+        if not messages:
             del self._inboxes[key]
 
     def _drop(self, inbox: _Claimed, transaction_id: bytes) -> FoundMessages | None:
