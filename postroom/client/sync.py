@@ -132,11 +132,12 @@ class Transaction(WriteBuffer, QueueWrites, InboxWrites):
     rollback = blocking(asynchronous.Transaction.rollback)
 
     def __enter__(self) -> Self:
-        self._lifetime.check_is_users()
+        if self._lifetime.ended_by:
+            self._lifetime.check_is_users()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._lifetime.may_end:
+        if kind is None and (not self._lifetime.closed or self._lifetime.may_end):
             try:
                 self._blocking.run(self._core.finish())
             except BaseException:  # an interrupt, perhaps before the commit was sent

@@ -119,9 +119,10 @@ class Cache:
             items = [(key, writes[key]) for key in written & young.keys() | written & old.keys()]
         for key, value in items:
             if key in young:
-                if value is None or len(value) <= ENTRY_BYTES:
+                size = 0 if value is None else len(value)
+                if size <= ENTRY_BYTES:
                     young[key] = value
-                    self._bytes += len(value or b"")
+                    self._bytes += size
                     continue
                 # The old one first: who reads beside us must never find that behind this one.
                 old.pop(key, None)

@@ -69,7 +69,7 @@ from postroom.ranges.admission import REQUESTS_AT_ONCE
 from postroom.ranges.batch import Batch
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
 from postroom.ranges.checks import check_headers
-from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, yields_at
+from postroom.ranges.evaluation import LONG_SHARE, WRITE_BYTES, Evaluation, yields_at
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import Committed, CommitTransaction, Delete, Increment, Put
 from postroom.ranges.transactions.one_range import (
@@ -180,7 +180,7 @@ class UsualEvaluator:
     def settle(self, usual: UsualBatch) -> None:
         """Let the memory follow a proposal that is made now."""
         parts = self._parts
-        parts.clock.take(usual.timestamp)
+        parts.clock.take(usual._timestamp)
         parts.committer.latest.update(usual.latest)
         if usual.reaped:
             for key, ids in usual.reaped.items():
@@ -283,7 +283,7 @@ class UsualBatch:
     ) -> None:
         """Evaluate the calls that the share has room for, the first one at ``timestamp``."""
         room, steps_max, bytes_max = REQUESTS_AT_ONCE, share.steps, share.bytes
-        self._yields_first = yields_at(0)  # no request yields before that
+        self._yields_first = limits.TURN_STEPS_MAX // LONG_SHARE  # no request yields before that
         if self.steps >= steps_max or self.bytes >= bytes_max:
             return
         for call in calls:
@@ -522,7 +522,7 @@ class UsualBatch:
             oldest = found.following
         self.bytes += found.size_bytes + len(messages) * (len(prefix) + 2 * MESSAGE_ID_BYTES)
         self.steps += len(messages)
-        ids = [id_ for id_, _ in messages]
+        ids = write.ids
         self.staged.update(dict.fromkeys([prefix + id_ for id_ in ids]))
         self.staged[keys.mail_key(key)] = stored_mail(InboxIndexEntry(left, oldest, mail.held))
         history = keys.reaped_key(key, self._stamp)

@@ -37,7 +37,7 @@ from postroom.ranges.transactions.one_range import RECORD_SECONDS
 COLLECTED_RECORD: Final = "collected"
 KEYS_PER_COLLECTION: Final = 2000
 
-_encode = msgspec.msgpack.encode
+_encode = msgspec.msgpack.Encoder().encode
 _lists = msgspec.msgpack.Decoder(list[bytes])
 
 

@@ -33,7 +33,7 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("if feed.floor is not None:", "if False:"),
     ("if not (sent or deferred or batch.reaped):", "if not sent:"),
     ('batch.after.append(partial(setattr, conservation, "applied", after))', NOTHING),
-    ("parts.clock.take(usual.timestamp)", NOTHING),
+    ("parts.clock.take(usual._timestamp)", NOTHING),
     ("parts.committer.latest.update(usual.latest)", NOTHING),
     ("                self._claims.gone(key, ids)", "                pass"),
     ("self._claims.arriving(usual.first)", NOTHING),
