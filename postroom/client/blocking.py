@@ -75,7 +75,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], waiter: WaitHandle | None = 
         coroutine: the coroutine to run.
         waiter: by which another thread can end a wait.
     """
-    inner: Any = coroutine  # of the built-in type
+    inner: Any = coroutine  # a built-in one, which tells its frame
     interrupt: BaseException | None = None
     waiting: Any = None
     while True:
