@@ -287,15 +287,16 @@ def _later(seconds: float, name: str) -> int:
 
 def update(request: Any, codec: Packing) -> tuple[UpdateRequest, int]:
     """Return a request to be deferred, its fields checked, and about how many bytes it has."""
+    if (
+        type(request) is Increment and request.packed is codec.packs
+        and type(request.key) is bytes and len(request.key) <= KEY_BYTES_MAX
+        and type(request.by) is int and INTEGER_MIN <= request.by <= INTEGER_MAX
+    ):  # fmt: skip
+        return request, 2 * len(request.key)  # the usual one: quicker than a pattern
     match request:
-        case Increment(key=at, by=by, packed=packed):
-            if (
-                type(request) is not Increment or packed is not codec.packs
-                or type(at) is not bytes or len(at) > KEY_BYTES_MAX
-                or type(by) is not int or not INTEGER_MIN <= by <= INTEGER_MAX
-            ):  # fmt: skip
-                request = Increment(key(at), integer(by), codec.packs)
-            return request, 2 * len(request.key)
+        case Increment():
+            increment = Increment(key(request.key), integer(request.by), codec.packs)
+            return increment, 2 * len(increment.key)
         case Put():
             put = Put(key(request.key), value(request.value, codec, request.key))
             return put, len(put.key) + len(put.value)

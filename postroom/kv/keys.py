@@ -295,7 +295,7 @@ def transaction_span(start: bytes, end: bytes | None) -> KeySpan:
 
 def mail_key(key: bytes) -> bytes:
     """Return the key of a non-empty inbox in the index of inboxes."""
-    return MAIL + escape(key)
+    return MAIL + key.replace(b"\x00", b"\x00\xff") + END_OF_KEY
 
 
 def mail_span(start: bytes, end: bytes | None) -> KeySpan:

@@ -94,6 +94,7 @@ class Log:
     Attributes:
         last: the number of the last record that was written.
         durable: of the last one that is durable.
+        current: of the segment that is written now.
         segment_bytes: how long segments are.
     """
 
@@ -114,6 +115,7 @@ class Log:
         self._epoch = found.epoch + 1
         self._number = found.number
         self._segments, self._spares = found.segments, found.spares
+        self.current = self._segments[-1].number
         self._making = threading.Lock()
         self._naming = threading.Lock()
         self._names: set[str] = set()
@@ -145,7 +147,7 @@ class Log:
             self._write(notes, WHOLE, sync=False)
             payload = self._payload(writes, kind)
         self._write(payload, kind, sync=sync)
-        return self._locate(self._segments[-1].number, writes)
+        return self._locate(self.current, writes)
 
     def _payload(self, writes: WriteSet, kind: int) -> bytes:
         if kind == CLOSED:  # nothing before it is wanted
@@ -226,11 +228,6 @@ class Log:
         """Return the segments before the current one, oldest first."""
         return [each.number for each in self._segments[:-1]]
 
-    @property
-    def current(self) -> int:
-        """Return the segment that is written now."""
-        return self._segments[-1].number
-
     def index_spans(self, number: int) -> IndexSpans:
         """Return which entries may lie in a segment."""
         return {
@@ -299,6 +296,7 @@ class Log:
         spare.file.write(0, encode_header(header), sync=True)
         spare.header = header
         self._segments.append(spare)
+        self.current = self._number
         self._end = FIRST_RECORD_AT
 
     def _make(self, size: int) -> Segment:

@@ -277,7 +277,9 @@ class Storage(EngineOver):
             applied.hand_over()
             self.space.check_kept()
         if logged:
-            self._merge_notes(logged, self._log.append(logged, sync=sync))
+            names = self._log.append(logged, sync=sync)
+            if names:
+                self._merge_notes(logged, names)
         elif sync:
             self._log.sync()
 

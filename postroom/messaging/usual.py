@@ -555,7 +555,7 @@ class UsualBatch:
                 staged[prefix + message_id] = stored
             number, oldest = len(messages), messages[0][0]
             self.first[key] = oldest
-            before = self.get(index)
+            before = staged[index] if index in staged else self._cache(index)
             if before is not None:
                 mail = _mail(before)
                 if mail.held:
@@ -566,7 +566,7 @@ class UsualBatch:
 
     def execute(self) -> None:
         """Carry out the increments, those of a key as one, as :class:`.Execution` does."""
-        deferred = self.deferred
+        deferred, staged = self.deferred, self.staged
         if len(deferred) > limits.TURN_STEPS_MAX or len(deferred) > limits.EXECUTED_AT_ONCE_MAX:
             raise _Unusual
         sums: dict[bytes, tuple[int, bool]] = {}
@@ -578,7 +578,7 @@ class UsualBatch:
             raise _Unusual  # the general way may need another turn
         for key, (by, packed) in sums.items():
             head = keys.head_key(key)
-            old = self.get(head)
+            old = staged[head] if head in staged else self._cache(head)
             number = by
             if old is not None and old[0] == versions.INTEGER:
                 number += INTEGER.unpack_from(old, versions.PAYLOAD)[0]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import os
 import random  # noqa: TID251 - passed in, as an instance
 import sys
@@ -240,7 +241,7 @@ class AsyncioDriver(NodeDriver):
             except BaseException:
                 self._break_off()
                 raise
-            deadline = self.node.next_deadline()
+            deadline = self.node.next_deadline(self._armed_for if self._is_armed else math.inf)
             if deadline is not None:
                 self._arm(deadline)
 

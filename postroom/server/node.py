@@ -24,6 +24,7 @@ can be applied again.
 from __future__ import annotations
 
 import logging
+import math
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -455,12 +456,18 @@ class Node:
         """Take a whole turn, for drivers without threads."""
         self.finish(self.write(self.prepare()))
 
-    def next_deadline(self) -> float | None:
-        """Return when a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
+    def next_deadline(self, before: float = math.inf) -> float | None:
+        """Return when a turn is due at the latest, on the monotonic clock; ``None``: when woken.
+
+        Args:
+            before: a time at which a turn comes anyway: later deadlines need not be told.
+        """
         first = self.replicas.next_deadline()
-        for deadline in (self.tasks.next_deadline(), self.consensus.next_deadline()):
-            if deadline is not None and (first is None or deadline < first):
-                first = deadline
+        if self.tasks.next_at < before:
+            first = earlier(first, self.tasks.next_deadline())
+        deadline = self.consensus.next_deadline()
+        if deadline is not None:
+            first = earlier(first, deadline)
         return first if self._writer.is_synced else earlier(first, self._writer.sync_due())
 
     def close(self, why: Error | None = None) -> None:

@@ -417,7 +417,7 @@ class ThreadDriver(NodeDriver):
         """
         until = self._asleep_until
         if until:
-            deadline = self.node.next_deadline()
+            deadline = self.node.next_deadline(until)
             if deadline is not None and deadline < until:
                 self._attention.notify()
 
