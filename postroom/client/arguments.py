@@ -510,7 +510,10 @@ def attempts(given: Any, of_kind: str | None = None) -> Iterator[list[Attempt]]:
         given: messages or ids, one or several.
         of_kind: the kind of the ids; ``None``: any.
     """
-    named = [_attempt(each, of_kind) for each in messages_or_ids(given)]
+    named = [
+        each.attempt() if isinstance(each, AnyMessage) else _attempt(each, of_kind)
+        for each in messages_or_ids(given)
+    ]
     for first in range(0, len(named), ATTEMPTS_PER_REQUEST):
         yield named[first : first + ATTEMPTS_PER_REQUEST]
 
@@ -524,8 +527,6 @@ def messages_or_ids(given: Any) -> list[Any]:
 
 
 def _attempt(given: Any, of_kind: str | None) -> Attempt:
-    if isinstance(given, AnyMessage):
-        return given.attempt()
     if not isinstance(given, str | bytes):
         raise TypeError(f"expected messages or their ids, not {type(given).__name__}")
     id_ = message_id(given)

@@ -157,9 +157,9 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         self._lifetime.check_open()
         name = arguments.queue_name(queue)
         named = arguments.messages_or_ids(given)
-        for each in named if settles else ():
-            if isinstance(each, AnyMessage):
-                each.check_settled_by(self._id)
+        messages = [each for each in named if isinstance(each, AnyMessage)] if settles else []
+        for each in messages:
+            each.check_settled_by(self._id)
         for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
             self._buffer.grow(sum([len(each.key) + len(each.id) + 24 for each in attempts]))
@@ -169,7 +169,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
                 self._forget_claimed(name, attempts)
         if settles:
             self._settled = self._settled or []
-            self._settled += [each for each in named if isinstance(each, AnyMessage)]
+            self._settled += messages
 
     def _ending(self, queue: str, attempts: list[Attempt]) -> dict[_Ended, None]:
         """Return what the transaction settles with these attempts.
@@ -177,8 +177,14 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         Raises:
             Invalid: it has settled one of them already, and cannot commit with both.
         """
-        ended: dict[_Ended, None] = {}
         before = self._ended
+        if not before:  # the usual case, in one step
+            ended: dict[_Ended, None] = {
+                (queue, each.kind, each.id): None for each in attempts if not each.by_id
+            }
+            if len(ended) == len(attempts):
+                return ended
+        ended = {}
         for each in attempts:
             this = (queue, each.kind if each.of_kind or not each.by_id else None, each.id)
             if each.epoch >= 0 and (

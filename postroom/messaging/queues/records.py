@@ -421,8 +421,11 @@ class QueueLayout:
 
     def state_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
         """Return the key of the state of a message."""
-        infix = self._states.get(kind) or self._infix(self._states, keys.QUEUE_STATE, kind)
-        return keys.queue_message_key(key, infix, id_)
+        return keys.queue_message_key(key, self.state_infix(kind), id_)
+
+    def state_infix(self, kind: str) -> bytes:
+        """Return the part between key and id of the keys of states of a kind."""
+        return self._states.get(kind) or self._infix(self._states, keys.QUEUE_STATE, kind)
 
     def _infix(self, known: dict[str, bytes], suffix: bytes, kind: str) -> bytes:
         """Return the key infix of a kind, and remember it: there are few kinds as a rule."""

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.limits import (
     KEY_BYTES_MAX,
@@ -442,13 +443,15 @@ def finish_together(
     """
     now, groups = ctx.timestamp, []
     status, act, changes = _ARCHIVED if settings.archive else _DONE
-    writes, ended, size, state_of = ctx.writes, [], 0, manager.layout.state_key
-    holding, fired_at = None, 0
+    writes, ended, size, message_key = ctx.writes, [], 0, keys.queue_message_key
+    holding, fired_at, of_kind, infix = None, 0, None, b""
     holdings.end(ctx, manager, leases.values())
     for (key, kind, id_), lease in leases.items():
         if lease.holding is not holding:
             holding, fired_at = lease.holding, lease.fired_at
-        entry, state_key = lease.entry, state_of(key, kind, id_)
+        if kind != of_kind:
+            of_kind, infix = kind, manager.layout.state_infix(kind)
+        entry, state_key = lease.entry, message_key(key, infix, id_)
         seq = entry.seq
         # Tuples of the fields are stored as a ``MessageState`` and an ``Ended`` are.
         writes[state_key] = encode((seq, status, entry.epoch, entry.due, now, "", fired_at))
