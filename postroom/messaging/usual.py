@@ -81,7 +81,7 @@ from postroom.ranges.transactions.one_range import (
 from postroom.ranges.usual import Share, UsualParts
 
 _UNKNOWN: Final[Any] = object()
-_AGE_MAX: Final = from_seconds(TRANSACTION_SECONDS_MAX)
+_WHOLE_TIME: Final = from_seconds(TRANSACTION_SECONDS_MAX)
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry).decode
 
@@ -316,7 +316,7 @@ class UsualBatch:
             return
         since, age = request.read_timestamp, self._timestamp - request.began
         age_max = (
-            _AGE_MAX if request.seconds_max >= TRANSACTION_SECONDS_MAX
+            _WHOLE_TIME if request.seconds_max >= TRANSACTION_SECONDS_MAX
             else from_seconds(request.seconds_max)
         )  # fmt: skip
         if age > age_max or 0 < since < self._parts.registry.replaced_at:
