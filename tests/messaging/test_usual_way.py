@@ -380,6 +380,14 @@ def test_both_ways_make_the_same_proposals(history: list[Step]) -> None:
     play_all(Both(), history)
 
 
+def test_a_deferred_put_is_left_to_the_general_way() -> None:
+    both = Both()
+    before = both.usual
+    both.commit(EnqueueUpdate(Put(b"a", b"later")))
+    both.turns()
+    assert both.usual == before
+
+
 SMALL: Final = {
     "TURN_STEPS_MAX": 12, "PROPOSAL_BYTES_MAX": 300, "COMPLETED_AT_ONCE_MAX": 16,
     "GARBAGE_LIST_KEYS_MAX": 8, "DELIVERED_AT_ONCE_MAX": 3, "EXECUTED_AT_ONCE_MAX": 3,
