@@ -84,7 +84,7 @@ def test_puts_of_new_keys_ask_for_few_beside_reads_of_old_ones(asked: list[bytes
     for number in range(1000):
         store.db.put(b"old/%04d" % number, b"value")
     store.storage.applied.flush()
-    store.node.root.replica._cache.clear()
+    store.node.root.replica.cache.clear()
     asked.clear()
     for number in range(1000):
         assert store.node.replicas.try_get(b"old/%04d" % number) is not None
