@@ -57,7 +57,7 @@ from postroom.kv.engine import (
     WriteSet,
     in_slices,
 )
-from postroom.kv.head_filter import Asker, HeadFilter, has_data
+from postroom.kv.head_filter import HeadFilter, has_data
 from postroom.kv.marker import MARKER_KEY
 from postroom.kv.span_size import MemtableSample
 from postroom.limits import GATHERED_BYTES_MAX
@@ -105,7 +105,6 @@ class Gathering(EngineOver):
         self.tombstones = Tombstones()
         self._unflushed = MemtableSample()
         self._heads = None if has_data(engine) else HeadFilter(heads_bytes)
-        self._evaluation = Asker()
         self._writing = threading.Lock()
         """The lock of whoever begins a batch: a mere look must not wait for that."""
         self._changing = threading.Lock()
@@ -312,23 +311,15 @@ class Gathering(EngineOver):
             value = self._under_way.get(key, _UNKNOWN)
         return self._engine.get(key) if value is _UNKNOWN else value
 
-    def look_up(self, key: bytes, asker: Asker | None = None) -> bytes | None:
-        """Return the value of ``key``, which may well be a new one: faster for a new head.
-
-        Args:
-            key: the engine key.
-            asker: the one who asks, from any thread; ``None``: the evaluation.
-        """
+    def look_up(self, key: bytes) -> bytes | None:
+        """Return the value of ``key``, which may well be a new one: faster for a new head."""
         value = self._gathered.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._under_way.get(key, _UNKNOWN)
         if value is not _UNKNOWN:
             return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
-        # In this order: a head is added to the filter before it leaves what is under way.
         heads = self._heads
-        if heads is not None and heads.lacks(key, asker or self._evaluation):
-            return None
-        return self._engine.get(key)
+        return None if heads is not None and heads.lacks(key) else self._engine.get(key)
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False

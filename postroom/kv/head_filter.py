@@ -14,8 +14,8 @@ heads. When that has two heads for each byte, the filter tells too little, and i
 Invariant: all heads of the engine were added, so an absence is never wrong. The filter is therefore
 made for an engine without any, and hears of every batch before it is written. Deleted heads stay.
 
-Evaluation asks it (:meth:`.Gathering.look_up`), and first reads of transactions ask it. An asker
-that mostly meets keys that are there skips the question for most keys.
+Only evaluation asks it (:meth:`.Gathering.look_up`): most reads of clients are of keys that are
+there, and would pay for the question.
 
 Left out: a store that has heads when it is opened. It has no filter, as reading all heads takes
 too long.
@@ -43,23 +43,14 @@ _PATTERNS: Final = bytes(_PAIRS[number % len(_PAIRS)] for number in range(1 << _
 _PATTERN_MASK: Final = len(_PATTERNS) - 1
 
 
-class Asker:
-    """The habits of one who asks a filter. Threads that share one may skip a key too many."""
-
-    __slots__ = ("skips", "to_skip")
-
-    def __init__(self) -> None:
-        self.skips = self.to_skip = 0
-
-
 class HeadFilter:
-    """A filter of the heads that may exist. One thread at a time adds; any thread asks.
+    """A filter of the heads that may exist. One thread at a time adds, and one asks.
 
     Args:
         bytes_max: the size of both parts together.
     """
 
-    __slots__ = ("_large", "_large_bytes", "_room", "_small")
+    __slots__ = ("_large", "_large_bytes", "_room", "_skips", "_small", "_to_skip")
 
     def __init__(self, bytes_max: int) -> None:
         small_bytes = bytes_max // SMALL_SHARE
@@ -67,13 +58,17 @@ class HeadFilter:
         self._small = bytearray(small_bytes)
         self._large = bytearray(1)
         self._room = small_bytes // 2
+        self._skips = self._to_skip = 0
 
-    def lacks(self, key: bytes, asker: Asker) -> bool:
-        """Return whether ``key`` is a head that is not there; if not, it may be there."""
+    def lacks(self, key: bytes) -> bool:
+        """Return whether ``key`` is a head that is not there; if not, it may be there.
+
+        To be called by one thread at a time.
+        """
         if key[-1] != _LAST_BYTE:
             return False
-        if asker.to_skip > 0:
-            asker.to_skip -= 1
+        if self._to_skip:
+            self._to_skip -= 1
             return False
         hashed, small, large = hash(key), self._small, self._large
         pattern, index = _PATTERNS[hashed & _PATTERN_MASK], hashed >> _PATTERN_BITS
@@ -81,9 +76,9 @@ class HeadFilter:
             large[index % len(large)] & pattern == pattern
             or small[index % len(small)] & pattern == pattern
         ):
-            asker.skips = asker.to_skip = min(2 * asker.skips + 1, LONGEST_SKIP)
+            self._skips = self._to_skip = min(2 * self._skips + 1, LONGEST_SKIP)
             return False
-        asker.skips = 0
+        self._skips = 0
         return True
 
     def add(self, written: Collection[bytes]) -> bool:

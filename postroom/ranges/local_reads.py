@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
 from types import GeneratorType
 from typing import Any, Final
 
@@ -31,8 +30,6 @@ from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
-from postroom.kv.gathering import Gathering
-from postroom.kv.head_filter import Asker
 from postroom.limits import READ_AHEAD_SECONDS_MAX
 from postroom.ranges.admission import FairCalls
 from postroom.ranges.bounds import Bounds
@@ -94,9 +91,7 @@ class LocalReads:
         lease_holder: LeaseHolder,
         host: Host,
     ) -> None:
-        self._look_up = stored.get
-        if isinstance(stored, Gathering):
-            self._look_up = partial(stored.look_up, asker=Asker())
+        self._stored = stored
         self._cache = cache
         self._clock = clock
         self._registry = registry
@@ -360,7 +355,7 @@ class LocalReads:
             return None
         known, version = self._cache.peek(head)
         if not known:
-            version = self._look_up(head)
+            version = self._stored.get(head)
         if generation != self._generation:
             return None
         if not known and (version is None or len(version) <= ENTRY_BYTES):

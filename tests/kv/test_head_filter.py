@@ -10,7 +10,7 @@ from postroom.kv import keys
 from postroom.kv.background import InlineStateWriter
 from postroom.kv.engine import WriteSet
 from postroom.kv.gathering import Gathering
-from postroom.kv.head_filter import HEADS_A_BYTE, Asker, HeadFilter
+from postroom.kv.head_filter import HEADS_A_BYTE, HeadFilter
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 
 FILTER_BYTES = 4096
@@ -95,14 +95,13 @@ def test_an_engine_that_has_data_is_asked_for_every_key() -> None:
 
 
 def test_a_filter_that_is_asked_for_known_keys_looks_for_few_of_them() -> None:
-    heads, asker, other = HeadFilter(1 << 20), Asker(), Asker()
+    heads = HeadFilter(1 << 20)
     heads.add([head(number) for number in range(100)])
     for number in range(1000):
-        assert not heads.lacks(head(number % 100), asker)
+        assert not heads.lacks(head(number % 100))
     skipped, answered = range(10_000, 10_022), range(20_000, 21_000)
-    assert all(heads.lacks(head(number), other) for number in skipped)
-    assert not any(heads.lacks(head(number), asker) for number in skipped)
-    assert sum(heads.lacks(head(number), asker) for number in answered) > 900
+    assert not any(heads.lacks(head(number)) for number in skipped)
+    assert sum(heads.lacks(head(number)) for number in answered) > 900
 
 
 def test_other_keys_than_heads_are_asked_for(gathered: Gathered) -> None:
