@@ -56,6 +56,7 @@ from tests.sim import queue_rules
 _CEILING: Final = keys.store_key("clock ceiling")
 
 _decode = msgspec.msgpack.decode
+_decode_counters = msgspec.msgpack.Decoder(Counters).decode
 
 
 class Broken(AssertionError):
@@ -174,8 +175,7 @@ def _read_range_record(content: Content, name: bytes, stored: bytes) -> None:
     if name == SWEEP_RECORD.encode():
         content.sweeps = True
     elif name == APPLIED_RECORD.encode():
-        sums = decode_applied(stored).sums
-        content.counters = _decode(sums, type=Counters) if sums else Counters()
+        content.counters = check_sums(decode_applied(stored).sums)
     elif name == b"collected":
         content.collected = _number(stored)
 
@@ -273,6 +273,13 @@ def check_conservation(content: Content) -> None:
     )
     require(counters == found, f"the counters say {counters}, but there is {found}")
     require(counters.conserved(), f"messages are lost or made up: {counters}")
+
+
+def check_sums(packed: bytes) -> Counters:
+    """Check the counters that an entry leaves, and return them."""
+    counters = _decode_counters(packed) if packed else Counters()
+    require(counters.conserved(), f"messages are lost or made up: {counters}")
+    return counters
 
 
 def check_index(content: Content) -> None:

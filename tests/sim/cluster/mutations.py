@@ -7,8 +7,10 @@ function of the product while it is in force.
 
 Mutations that need a cluster (elections, replication, leases, snapshots) are looked for in
 simulated clusters. Those of a single leaseholder (messages, garbage, the feed, locks, protections)
-are looked for in simulated embedded stores, which are quicker. Those that need several rare things
-one after the other have a schedule (:mod:`.schedules`), whose seeds vary only the delays.
+are looked for in simulated embedded stores, which are quicker. Those of splits, of messages between
+ranges, and of transactions over them are looked for in stores of several ranges. Those that need
+several rare things one after the other have a schedule (:mod:`.schedules`), whose seeds vary only
+the delays.
 
 The product goes on, and the function that a mutation replaces may be called otherwise one day. The
 mutation breaks nothing then, or everything at once; ``OutOfDate`` says so, and it does not count.
@@ -35,13 +37,22 @@ from tests.sim.cluster.broken import (
     clocks,
     consensus,
     disks,
+    handing_over,
     messages,
     queues,
     shares,
+    spanning,
     upkeep,
 )
 from tests.sim.cluster.schedules import Schedule
-from tests.sim.runs import CLUSTER, EMBEDDED, LENGTHS, SIMULATIONS
+from tests.sim.runs import (
+    CLUSTER,
+    EMBEDDED,
+    EMBEDDED_RANGES,
+    LENGTHS,
+    RANGES,
+    SIMULATIONS,
+)
 
 SCHEDULE: Final = "schedule"
 
@@ -138,6 +149,25 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.groups_are_not_ordered, 100, EMBEDDED),
     Mutation(queues.kinds_are_ignored, 100, EMBEDDED),
     Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
+    Mutation(spanning.no_record_of_what_was_only_read, 300, EMBEDDED_RANGES),
+    Mutation(spanning.record_goes_below_the_commit, 300, RANGES),
+    Mutation(spanning.any_ballot_is_resolved, 300, RANGES),
+    Mutation(spanning.run_that_is_over_commits, 300, RANGES),
+    Mutation(spanning.readers_wait_for_no_intent, 100, EMBEDDED_RANGES),
+    Mutation(spanning.commits_wait_for_no_intent, 100, EMBEDDED_RANGES),
+    Mutation(spanning.push_moves_no_clock, 300, RANGES),
+    Mutation(spanning.timestamp_never_moves_up, 300, RANGES),
+    Mutation(spanning.timestamp_moves_without_a_check, 300, RANGES),
+    Mutation(spanning.ranges_hear_of_no_commit, 100, EMBEDDED_RANGES),
+    Mutation(handing_over.no_marks, 100, EMBEDDED_RANGES),
+    Mutation(handing_over.marks_are_forgotten_at_a_split, 300, EMBEDDED_RANGES),
+    Mutation(handing_over.batch_marks_the_whole_range, 300, RANGES),
+    Mutation(handing_over.batch_leaves_out_the_first, 100, EMBEDDED_RANGES),
+    Mutation(handing_over.positions_step_back, 100, EMBEDDED_RANGES),
+    Mutation(handing_over.entries_leave_when_sent, 100, EMBEDDED_RANGES),
+    Mutation(handing_over.ranges_answer_for_any_key, 100, EMBEDDED_RANGES),
+    Mutation(handing_over.snapshots_overlap, 300, RANGES),
+    Mutation(handing_over.whatever_holds_nothing_votes, 300, RANGES),
 )
 
 

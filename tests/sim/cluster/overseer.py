@@ -19,7 +19,7 @@ from postroom.ranges.lease import LEASE_RECORD
 from postroom.ranges.state import encode_applied
 from postroom.server.call_frames import CALL_FRAME
 from postroom.server.hosted_range import HostedRange
-from tests.sim import disks, store_rules, waiting_rules
+from tests.sim import checkers, disks, store_rules, waiting_rules
 from tests.sim.both_ways import check_usual_way
 from tests.sim.checkers import Broken, Content, require
 from tests.sim.cluster import replica_rules, transfers
@@ -107,6 +107,7 @@ class Overseer:
                     applied = encode_applied((index, term, state._last_commit, state._sums))
                     record[state._applied_key] = applied
                     raft.applies(machine, index, term, effects | record)
+                    checkers.check_sums(state._sums)
                     self._note_leases(machine, hosted.range_id, index, effects)
                     effects.clear()
 

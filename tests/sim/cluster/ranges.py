@@ -12,7 +12,8 @@ from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final
 
 from postroom.client.database import CoreDatabase
-from tests.sim import store_rules
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
+from tests.sim import store_rules, waiting_rules
 from tests.sim.checkers import Content, require
 from tests.sim.cluster import replica_rules
 from tests.sim.cluster.faults import Faults
@@ -30,6 +31,9 @@ FIRST_SPLITS_MAX: Final = 3
 """The number of splits before things break, at most."""
 SHARE_MIN: Final = 0.004
 """The least share of events of an embedded store at which something breaks."""
+AGEING_SHARE: Final = 0.15
+"""The share of runs of embedded stores at whose end COMMIT records become garbage."""
+AGED_SECONDS: Final = RECORD_SECONDS + 75.0
 SPLITS_SECONDS: Final = 20.0
 """The time by which all splits and moves are over, when nothing breaks any more."""
 
@@ -69,9 +73,23 @@ class RangesSimulation(ClusterSimulation):
 
 
 class EmbeddedRangesSimulation(EmbeddedSimulation):
-    """One run of a simulated embedded store with several ranges."""
+    """One run of a simulated embedded store with several ranges.
+
+    Attributes:
+        aged: the transactions whose COMMIT records have to be gone at the end.
+    """
 
     history: RangesHistory
+    aged: frozenset[bytes] = frozenset()
+
+    def let_commits_age(self) -> None:
+        """Let so much time pass in some runs that no COMMIT record of before may be left."""
+        node = self.cluster.machine.node
+        if Random(f"ageing {self.seed}").random() >= AGEING_SHARE or node is None:
+            return
+        before = store_rules.joined(store_rules.contents_of(waiting_rules.seen(node.root.replica)))
+        self.aged = frozenset(before.records)
+        self.cluster.agenda.run(AGED_SECONDS)
 
     def __init__(self, seed: int, *length: int) -> None:
         super().__init__(seed, *length)
@@ -140,13 +158,15 @@ def let_ranges_rest(simulation: Simulation) -> None:
     """Wait until all splits are over."""
     told = lambda: f"splits are over; {simulation._who_waits()}"  # noqa: E731
     simulation.cluster.agenda.run_until(simulation.ranges.is_over, told, SPLITS_SECONDS)
+    if isinstance(simulation, EmbeddedRangesSimulation):
+        simulation.let_commits_age()
 
 
 def wake_services(simulation: Simulation) -> None:
     """Write something into each range: one that rests has no services."""
     db, cluster = simulation._database, simulation.cluster
     for each in cluster.run(db.ranges(), "ranges are listed"):
-        cluster.run(db.put(each.start or b"\x00", b""), "a last put succeeds")
+        cluster.run(db.put(each.start, b""), "a last put succeeds")
 
 
 def look_at_the_end(simulation: Simulation) -> Content:
@@ -161,6 +181,9 @@ def look_at_the_end(simulation: Simulation) -> Content:
         require(not each.unresolved, f"{name} has told not all: {each.unresolved}")
     for machine in cluster.machines:
         store_rules.check_nothing_else(machine.disk.content, contents)
+    if isinstance(simulation, EmbeddedRangesSimulation):
+        left = [id_.hex() for each in contents for id_ in simulation.aged & each.records.keys()]
+        require(not left, f"after {AGED_SECONDS} s there are the COMMIT records of {left}")
     simulation.faults.seen["ranges"] += len(contents)
     simulation.history.ranges_max = max(cluster.overseer.raft_of)
     return store_rules.check_together(contents)

@@ -54,6 +54,10 @@ QUICK = (
     "long_checks_hear_nothing",
     "locks_everybody",
     "collector_ends",
+    "commits_wait_for_no_intent",
+    "no_marks",
+    "batch_leaves_out_the_first",
+    "ranges_answer_for_any_key",
 )
 
 

@@ -77,7 +77,7 @@ class Couriers:
 
     async def _check_order(self, tx: Any, box: bytes, message: Any) -> None:
         count = message.headers["count"]
-        if count is None:
+        if count is None or message.attempts:  # it came later, or has been put back
             return
         who = b"%d/%s" % (message.headers["from"], message.id[SENDER].encode())
         key = b"last/" + box + b"/" + who
