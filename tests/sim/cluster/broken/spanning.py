@@ -12,7 +12,7 @@ from postroom.ranges.transactions.intents import IntentTable
 from postroom.ranges.transactions.one_range import check_reads
 from postroom.ranges.transactions.prepared import Participation
 from postroom.ranges.transactions.push import Pushes
-from postroom.ranges.transactions.requests import Prepared, Refresh
+from postroom.ranges.transactions.requests import Prepared
 from postroom.ranges.transactions.resolver import Resolver
 from tests.sim.cluster.broken import Patch
 
@@ -87,20 +87,19 @@ def push_moves_no_clock() -> Patch:
 def timestamp_never_moves_up() -> Patch:
     """Read in a further range at the timestamp of the first one, whatever is newer there."""
 
-    async def stay(self: Reads, keys: Any, spans: Any) -> None:
-        await self._sender.send(Refresh(keys, spans, self.timestamp))
+    async def stay(self: Reads, latest: int) -> None:
+        self.timestamp = self.timestamp or latest
 
-    return Reads, "_catch_up", stay
+    return Reads, "_move", stay
 
 
 def timestamp_moves_without_a_check() -> Patch:
     """Move the timestamp up without a look at what was read before."""
 
-    async def move(self: Reads, keys: Any, spans: Any) -> None:
-        latest: int = await self._sender.send(Refresh(keys, spans, self.timestamp))
+    async def move(self: Reads, latest: int) -> None:
         self.timestamp = max(self.timestamp, latest)
 
-    return Reads, "_catch_up", move
+    return Reads, "_move", move
 
 
 def ranges_hear_of_no_commit() -> Patch:
