@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
+from typing import Any
 
 import pytest
 
 import postroom
-from tests.cli.commands import Facts, failed_with, invoke, lines, records
+from tests.cli.commands import Facts, failed_with, invoke, lines, records, status_once
 from tests.cluster.harness import INSECURE, ClusterProcesses, cluster, eventually
 
 
@@ -120,9 +121,16 @@ def test_status_of_several_ranges_tells_their_leaders_and_the_sums_of_their_coun
             with db.begin() as tx:
                 tx.enqueue_message(each.start + b"inbox", b"message")
         db.drain()
-    *_, totals = records("status", "--connect", three.addresses, "--insecure")
-    assert totals["ranges"] >= len(ranges)
-    assert totals["counters"]["enqueued"] == totals["counters"]["delivered"] == len(ranges)
-    shown = lines("status", "--connect", three.addresses, "--insecure")
-    (told,) = [line for line in shown if "ranges:" in line]
-    assert "by node" in told
+
+    def is_counted(_: Facts, totals: dict[str, Any]) -> bool:
+        counters, sent = totals["counters"] or {}, len(ranges)
+        is_sent = counters.get("enqueued") == counters.get("delivered") == sent
+        return is_sent and totals["ranges"] >= sent
+
+    assert status_once(three.addresses, is_counted)
+
+    def told() -> str:
+        shown = invoke("status", "--connect", three.addresses, "--insecure").stdout
+        return next((line for line in shown.splitlines() if " ranges: " in line), "")
+
+    assert "by node" in eventually(told)
