@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import KW_ONLY, dataclass, field
@@ -75,11 +76,10 @@ from postroom.messaging.requests import (
     ReapQueue,
     Trial,
 )
-from postroom.messaging.services import CommitWakeUp
 from postroom.messaging.undelivered import DeadLetters, DeathLog, reviving_letter
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, MustWait
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first failure, in seconds; each further failure doubles it."""
@@ -292,7 +292,7 @@ class AttemptNotes:
     claims: Claims
     _: KW_ONLY
     reading: Callable[[], int]
-    wake_up: CommitWakeUp
+    wake_up: ServiceWakeUp
     rouse: Callable[[], None]
     wake: Callable[[list[object]], None]
     is_embedded: bool
@@ -408,17 +408,16 @@ class AttemptNotes:
 
     # --- the service
 
-    async def run(self, send: Callable[[Any], Awaitable[Any]], poll_seconds: float) -> None:
+    async def run(self, send: Callable[[Any], Awaitable[Any]]) -> None:
         """Write down all notes, for ever.
 
         Args:
             send: a function that sends a request to the range, as upkeep.
-            poll_seconds: how long it waits for the wake-up.
         """
         forgotten, self._forgotten = self._forgotten, []
         self.wake(forgotten)
         while True:
-            pause = poll_seconds
+            pause = math.inf
             if self._to_write:
                 note, beginning = self._to_write[0]
                 try:

@@ -1,8 +1,8 @@
 """The dispatcher, the executor and the advancer: services of the leaseholder.
 
 The dispatcher and the executor empty its outboxes. Each is woken by every commit that adds to its
-outbox and also polls. Wake-ups may be lost; the outbox is the truth. No service knows the client or
-the node: each gets a function that sends requests, and a wake-up to wait for.
+outbox, and otherwise sleeps until the next entry is due. The outbox is the truth. No service knows
+the client or the node: each gets a function that sends requests, and a wake-up to wait for.
 
 Entries that cannot be moved together are tried in smaller numbers, and in the end alone. An entry
 that cannot be moved alone either is buried, with the reason. Otherwise it would be in the way of
@@ -13,9 +13,8 @@ other ranges will be grouped here, and moved by one transaction for each group.
 
 The advancer sends ``AdvanceQueues`` when something is due in a queue. It sleeps until the next
 deadline that a manager has named: a lease runs out, a message is due, a limit allows more. A claim
-that can be served wakes it earlier. It also looks every few seconds whether something is due by the
-wall clock, because that clock may be set. While nothing is due it sends nothing: a range at rest
-stays at rest.
+that can be served wakes it earlier. While nothing is due it sends nothing: a range at rest stays at
+rest.
 
 A step that fails because of one queue does not stop it: that queue is set aside for a while
 (:mod:`.queues.timing`), and the others are advanced. A step that is too large for a command is made
@@ -25,6 +24,7 @@ in smaller parts. If even the smallest is too large, the queue that had most of 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -38,10 +38,10 @@ from postroom.errors import (
 )
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
+from postroom.ranges.ports import ServiceWakeUp
 
 DELIVER_DUE: Final = DeliverDue(512)
 EXECUTE_DUE: Final = ExecuteDue(4096)
-POLL_SECONDS: Final = 5.0
 ADVANCED_AT_ONCE: Final = 512
 """The number of messages of each queue that a whole step asks for."""
 ADVANCE: Final = AdvanceQueues(ADVANCED_AT_ONCE)
@@ -54,17 +54,7 @@ _NOT_ITS_FAULT: Final = (Retryable, CommitUnknown, StoreCorrupted, OSError, Memo
 _log = logging.getLogger(__name__)
 
 
-class CommitWakeUp(Protocol):
-    """A wake-up that commits set and a service waits for."""
-
-    def set(self, *, urgent: bool = False) -> None:
-        """Set the wake-up: there may be something to do, and perhaps a client waits for it."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time, and reset it."""
-
-
-async def _repeat(step: Callable[[], Awaitable[float]], wake_up: CommitWakeUp) -> None:
+async def _repeat(step: Callable[[], Awaitable[float]], wake_up: ServiceWakeUp) -> None:
     """Take steps for ever; each returns for how many seconds there is nothing to do."""
     while True:
         try:
@@ -86,17 +76,15 @@ class Mover:
         wake_up: the wake-up of commits that add to the outbox.
         seconds_until: a function that returns how long it takes until a timestamp has come.
         last_commit: the last commit of the range. While it stays the same, and nothing is
-            scheduled, there is no poll, since it can find nothing: a range at rest stays at rest.
-        poll_seconds: how long a lost wake-up may go unnoticed.
+            scheduled, the range is not asked: a range at rest stays at rest.
         empty_since: the last commit at which nothing waited; -1: something does.
     """
 
     request: DeliverDue | ExecuteDue
     send: Callable[[Any], Awaitable[Any]]
-    wake_up: CommitWakeUp
+    wake_up: ServiceWakeUp
     seconds_until: Callable[[int], float]
     last_commit: Callable[[], int]
-    poll_seconds: float = POLL_SECONDS
     empty_since: int = field(default=-1, init=False)
 
     async def run(self) -> None:
@@ -105,11 +93,9 @@ class Mover:
 
     async def _step(self) -> float:
         if self.empty_since == self.last_commit():
-            return self.poll_seconds
+            return math.inf
         next_due = await self.move_all()
-        if not next_due:
-            return self.poll_seconds
-        return min(self.seconds_until(next_due), self.poll_seconds)
+        return self.seconds_until(next_due) if next_due else math.inf
 
     async def move_all(self) -> int:
         """Move everything that is due; return when the next entry will be (0: there is none)."""
@@ -151,8 +137,8 @@ class AdvancedQueues(Protocol):
     def is_due(self) -> bool:
         """Return whether there is something to do now."""
 
-    def seconds_left(self, seconds_max: float) -> float:
-        """Return for how many seconds there is nothing to do, at most ``seconds_max``."""
+    def seconds_left(self) -> float:
+        """Return for how many seconds there is nothing to do, as far as is known."""
 
     def failed(self, error: Exception) -> tuple[str, bool] | None:
         """Note that the last step has failed, and not for a lack of leadership.
@@ -171,14 +157,12 @@ class Advancer:
         agenda: the queues.
         send: a function that sends a request to the range, as upkeep.
         wake_up: the wake-up that something is due earlier than was known.
-        poll_seconds: how long a change of the wall clock may go unnoticed.
         rest_seconds: the pause after a step that came to nothing.
     """
 
     agenda: AdvancedQueues
     send: Callable[[Any], Awaitable[Any]]
-    wake_up: CommitWakeUp
-    poll_seconds: float
+    wake_up: ServiceWakeUp
     rest_seconds: float = field(default=0.0, init=False)
 
     async def run(self) -> None:
@@ -188,7 +172,7 @@ class Advancer:
     async def _step(self) -> float:
         while self.agenda.is_due() and await self._advance():
             pass
-        return max(self.agenda.seconds_left(self.poll_seconds), self.rest_seconds)
+        return max(self.agenda.seconds_left(), self.rest_seconds)
 
     async def _advance(self) -> bool:
         """Send a step.

@@ -35,12 +35,11 @@ from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import CheckInbox, Deliverable
 from postroom.messaging.scanning import RecordScans
-from postroom.messaging.services import CommitWakeUp
 from postroom.messaging.undelivered import DeadLetters, Schedule
 from postroom.messaging.usual import UsualEvaluator
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.ports import Rider
+from postroom.ranges.ports import Rider, ServiceWakeUp
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions.intents import IntentTable
 
@@ -72,9 +71,9 @@ class Messaging:
     def __init__(
         self,
         replica: Replica,
-        deliveries: CommitWakeUp,
-        executions: CommitWakeUp,
-        notes: CommitWakeUp,
+        deliveries: ServiceWakeUp,
+        executions: ServiceWakeUp,
+        notes: ServiceWakeUp,
         environment: QueueEnvironment,
         *,
         is_general_only: bool,
@@ -85,7 +84,7 @@ class Messaging:
         self._deliveries = deliveries
         self._executions = executions
         self._reading = environment.reading
-        self.departures: CommitWakeUp | None = None
+        self.departures: ServiceWakeUp | None = None
         self.restoring: Restoring | None = None
         self.conservation = Conservation(range_id)
         self.outboxes = Outboxes(range_id, self.conservation, environment.by_wall, replica.bounds)

@@ -24,7 +24,7 @@ from postroom.ranges.calls import Call, Freeing, Proposal
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.descriptor import descriptor_key, read_descriptor
 from postroom.ranges.evaluators import RangeReads
-from postroom.ranges.feed import ChangeFeed, FeedWakeUp
+from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import GarbageLists
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.listing import RangeListing
@@ -36,6 +36,7 @@ from postroom.ranges.ports import (
     Host,
     MemoryKeeper,
     Registry,
+    ServiceWakeUp,
     SpanningTransactions,
 )
 from postroom.ranges.proposer import Proposer
@@ -114,7 +115,7 @@ class AssembledReplica(ABC):
         stored: Engine,
         clock: HybridLogicalClock,
         host: Host,
-        watched: FeedWakeUp,
+        watched: ServiceWakeUp,
     ) -> None:
         self.range_id = range_id
         self.node_id = node_id
@@ -155,7 +156,7 @@ class AssembledReplica(ABC):
         self.waiting = reads.waiting
         self.try_get, self.is_used_up, self.charge = reads.try_get, reads.is_used_up, reads.charge
 
-    def _begin_memory(self, watched: FeedWakeUp) -> None:
+    def _begin_memory(self, watched: ServiceWakeUp) -> None:
         """Make the components that keep something in the leaseholder's memory."""
         reads, host = self.reads, self.host
         self.memory = memory = LeaseMemory(

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Generator
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -37,7 +37,7 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import MustWait, View
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
 from postroom.ranges.transactions.intents import IntentTable
@@ -45,7 +45,6 @@ from postroom.ranges.waiting import ChangeToken, UserSpan, Waiting
 
 IDLE_SECONDS: Final = 10.0
 """A watcher that reads on comes back at once; one that has gone for so long scans when it does."""
-_IDLE_WAIT_SECONDS: Final = 3600.0
 REFRESH_SECONDS: Final = 30.0
 """The lag of a client behind its watch, in seconds, at which the watch tells it where it is.
 
@@ -58,16 +57,6 @@ _FEW_WATCHES: Final = 64
 _OVERHEAD_BYTES: Final = 24
 TOKEN: Final = "a change is committed"
 """A name for the wait of watches that came when changes were not kept yet."""
-
-
-class FeedWakeUp(Protocol):
-    """A wake-up, set when something has begun to be kept."""
-
-    def set(self) -> None:
-        """Set it: changes are watched."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time, and reset it."""
 
 
 class ChangeFeed:
@@ -88,7 +77,7 @@ class ChangeFeed:
         intents: IntentTable,
         protections: Protections,
         waiting: Waiting,
-        watched: FeedWakeUp,
+        watched: ServiceWakeUp,
     ) -> None:
         self._last_commit = last_commit
         self._intents = intents
@@ -283,7 +272,7 @@ class ChangeFeed:
         """Forget the changes while nothing watches: a service of the leaseholder."""
         try:
             while True:
-                await self._watched.wait(_IDLE_WAIT_SECONDS)
+                await self._watched.wait()
                 while self.floor is not None:
                     self._asked = False
                     await sleep(IDLE_SECONDS)

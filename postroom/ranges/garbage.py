@@ -15,8 +15,10 @@ which go only if they still contain the tombstone of that time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -24,11 +26,11 @@ import msgspec
 from postroom import limits
 from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge
 from postroom.kv import keys, versions
-from postroom.kv.clock import from_seconds
+from postroom.kv.clock import HybridLogicalClock, from_milliseconds, from_seconds
 from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.ranges.sweep import Sweep
@@ -101,7 +103,7 @@ class GarbageLists:
         if 0 < self._sweep.until <= threshold:
             self._advance_to(ctx, self._sweep.until)
             removed, more = self._sweep.go_on(ctx, request.keys_max)
-            return Collected(removed, more=more, left=True)
+            return Collected(removed, more=more, oldest=self._sweep.until)
         upper = self._prefix + keys.u64(threshold)
         removed, last = 0, b""
         for listed, packed in ctx.iterate(self._from, upper):
@@ -113,8 +115,9 @@ class GarbageLists:
         if last:
             self._advance(ctx, last)
         lists = ctx.iterate(last + b"\x00" if last else self._from, self._end)
-        left = self._sweep.until > 0 or next(lists, None) is not None
-        return Collected(removed, more=removed >= request.keys_max, left=left)
+        first = next((self._timestamp(listed) for listed, _ in lists), 0)
+        oldest = min(self._sweep.until or first, first or self._sweep.until)
+        return Collected(removed, more=removed >= request.keys_max, oldest=oldest)
 
     def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
         ctx.steps += len(garbage)
@@ -133,9 +136,12 @@ class GarbageLists:
         """Return the timestamp in the key of a list. A proposal that left much has several."""
         return listed[len(self._prefix) :][:8]
 
+    def _timestamp(self, listed: bytes) -> int:
+        return int.from_bytes(self._stamp(listed), "big")
+
     def _advance(self, ctx: Evaluation, last: bytes) -> None:
         """Note how far is collected; later passes start there."""
-        self._advance_to(ctx, int.from_bytes(self._stamp(last), "big"))
+        self._advance_to(ctx, self._timestamp(last))
         ctx.after.append(lambda: self._skip_to(last))
 
     def _advance_to(self, ctx: Evaluation, collected: int) -> None:
@@ -165,56 +171,73 @@ def _lists_of(garbage: list[bytes]) -> Iterator[list[bytes]]:
         yield listed
 
 
+@dataclass(eq=False)
 class Collector:
     """The service that collects, on the leaseholder, a little at a time.
 
-    While nothing is committed and no list is left it asks for nothing: a range at rest stays at
-    rest.
+    It sleeps until the oldest garbage is old enough. While nothing is committed and no list is left
+    it asks for nothing: a range at rest stays at rest.
+
+    Attributes:
+        send: sends a request to the range, as upkeep.
+        sleep: waits for a number of seconds.
+        wake_up: the wake-up that something may have been committed.
+        clock: the node's clock.
+        last_commit: returns the last commit of the range.
+        gc_ttl_seconds: the age from which versions are garbage.
+        interval_seconds: the time from one collection to the next, at least.
     """
 
-    def __init__(
-        self,
-        send: Callable[[CollectGarbage], Awaitable[Collected]],
-        sleep: Callable[[float], Awaitable[None]],
-        now: Callable[[], int],
-        last_commit: Callable[[], int],
-        gc_ttl_seconds: float,
-        interval_seconds: float,
-    ) -> None:
-        self._send = send
-        self._sleep = sleep
-        self._now = now
-        self._last_commit = last_commit
-        self._clean_since = -1
-        self._age = from_seconds(max(gc_ttl_seconds, RECORD_SECONDS))
-        self._interval_seconds = interval_seconds
+    send: Callable[[CollectGarbage], Awaitable[Collected]]
+    sleep: Callable[[float], Awaitable[None]]
+    wake_up: ServiceWakeUp
+    clock: HybridLogicalClock
+    last_commit: Callable[[], int]
+    gc_ttl_seconds: float
+    interval_seconds: float
+    _clean_since: int = field(default=-1, init=False)
+    _due: int = field(default=0, init=False)
 
     async def run(self) -> None:
         """Collect, for ever."""
         while True:
-            await self._sleep(self._interval_seconds)
-            if self._clean_since == self._last_commit():
-                continue
+            # A new leaseholder hears of protections meanwhile: nothing may shorten this.
+            await self.sleep(self.interval_seconds)
+            while not self._has_work():
+                await self.wake_up.wait(self._seconds_left())
             with suppress(Retryable, CommitUnknown):  # the next round does it
                 await self.collect()
+
+    def _has_work(self) -> bool:
+        if self._due:
+            return self._due <= self.clock.reading()
+        return self._clean_since != self.last_commit()
+
+    def _seconds_left(self) -> float:
+        return self.clock.seconds_until(self._due) if self._due else math.inf
 
     async def collect(self) -> int:
         """Collect everything that is old enough now; return the number of engine keys removed."""
         removed, more = 0, True
         while more:
-            before = self._last_commit()
+            before = self.last_commit()
             answer = await self._collect_some()
             removed += answer.keys
             more = answer.more
-            self._clean_since = -1 if answer.left or answer.keys else before
+            self._clean_since = before
+            self._due = answer.oldest and answer.oldest + self._age + from_milliseconds(1)
         return removed
+
+    @property
+    def _age(self) -> int:
+        return from_seconds(max(self.gc_ttl_seconds, RECORD_SECONDS))
 
     async def _collect_some(self) -> Collected:
         """Collect as much at a time as makes no more than one command: keys may be long."""
         keys_max = KEYS_PER_COLLECTION
         while True:
             try:
-                return await self._send(CollectGarbage(self._now() - self._age, keys_max))
+                return await self.send(CollectGarbage(self.clock.now() - self._age, keys_max))
             except TransactionTooLarge:
                 if keys_max == 1:
                     raise

@@ -12,6 +12,7 @@ claims and queues in memory as its keeper. Its requests have their evaluators in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
@@ -24,6 +25,16 @@ from postroom.ranges.evaluation import Evaluation, View
 
 if TYPE_CHECKING:
     from postroom.ranges.descriptor import RangeDescriptor
+
+
+class ServiceWakeUp(Protocol):
+    """A wake-up, for which a service of the range waits."""
+
+    def set(self, *, urgent: bool = False) -> None:
+        """Set the wake-up: there may be something to do, and perhaps a client waits for it."""
+
+    async def wait(self, timeout_seconds: float = math.inf) -> None:
+        """Wait until it is set, or for a time, and reset it."""
 
 
 class Host(Protocol):

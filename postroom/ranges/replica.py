@@ -47,8 +47,7 @@ from postroom.ranges.assembly import AssembledReplica
 from postroom.ranges.batch import Batch, commits
 from postroom.ranges.calls import Call, Proposal
 from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.feed import FeedWakeUp
-from postroom.ranges.ports import Host
+from postroom.ranges.ports import Host, ServiceWakeUp
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.usual import Share
 from postroom.ranges.waiting import Line, earlier
@@ -78,7 +77,7 @@ class Replica(AssembledReplica):
         stored: Engine,
         clock: HybridLogicalClock,
         host: Host,
-        watched: FeedWakeUp,
+        watched: ServiceWakeUp,
     ) -> None:
         super().__init__(range_id, node_id, stored, clock, host, watched)
         self.on_room: Callable[[], None] | None = None

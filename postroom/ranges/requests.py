@@ -130,13 +130,15 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Collected(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The answer of ``CollectGarbage``.
 
-    It has the number of engine keys that went, whether more may go now, and whether any list is
-    left for later.
+    Attributes:
+        keys: the number of engine keys that went.
+        more: whether more may go now.
+        oldest: the timestamp of the oldest garbage that is left for later; 0: there is none.
     """
 
     keys: int
     more: bool
-    left: bool
+    oldest: int
 
 
 # --- reads ----------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from postroom.ranges.ports import Host
 from postroom.ranges.protection_news import ProtectionTeller, limit_as_heard, read_news
 from postroom.ranges.replica import Replica
 from postroom.ranges.split import by_size
-from postroom.ranges.split.by_size import SizeSplits
+from postroom.ranges.split.by_size import SPLIT_BYTES_KEY, SizeSplits
 from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
@@ -49,7 +49,7 @@ from postroom.server.hosted_range import HostedRange, HostingNode
 from postroom.server.membership import MembershipService
 from postroom.server.range_calls import RangeCalls
 from postroom.server.replicas import Replicas
-from postroom.server.services import Rest, Services, WakeUp
+from postroom.server.services import Rest, Services, WakeUp, WakeUps
 
 Observer: TypeAlias = Callable[[bytes | None], None]
 """A function that hears what is applied to a record."""
@@ -155,7 +155,7 @@ class RangeComponents:
 
 
 def assemble_range(
-    range_id: int, node: AssembledNode, host: Host, stored: Engine
+    range_id: int, node: AssembledNode, host: Host, stored: Engine, wake_ups: WakeUps
 ) -> RangeComponents:
     """Assemble a range of ``node`` that has no consensus group yet, and no services.
 
@@ -164,9 +164,10 @@ def assemble_range(
         node: the node, which has its engine, clock and tasks already.
         host: the range on the node, as its replica sees it.
         stored: the engine that the range reads: all of it is in the state.
+        wake_ups: the wake-ups of its services.
     """
-    tasks, options = node.tasks, node.options
-    replica = Replica(range_id, options.node_id, stored, node.clock, host, WakeUp(tasks))
+    options = node.options
+    replica = Replica(range_id, options.node_id, stored, node.clock, host, wake_ups.create())
     protections, registry = replica.protections, replica.registry
     if range_id != ROOT_ID:
         root = node.replicas.by_id(ROOT_ID)
@@ -174,8 +175,9 @@ def assemble_range(
         replica.positions.limit_as_heard = lambda threshold, now: limit_as_heard(
             threshold, now, read_news(stored), serves_root=root.serves
         )
-    deliveries, executions, departures = WakeUp(tasks), WakeUp(tasks), WakeUp(tasks)
-    advances, notes = WakeUp(tasks), WakeUp(tasks)
+    deliveries, executions, departures, advances, notes, splits = [
+        wake_ups.create() for _ in range(6)
+    ]
     environment = QueueEnvironment(
         bounds=replica.bounds,
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
@@ -195,7 +197,6 @@ def assemble_range(
     restoring.register(registry)
     messaging.restoring = restoring
     messaging.departures = departures
-    splits = WakeUp(tasks)
     preparing = Preparing(replica, stored, node, splits)
     for each in (preparing, Halving(replica, node.begin_range)):
         each.register(registry)
@@ -244,15 +245,16 @@ def host_range(
     """
     tasks, options = node.tasks, node.options
     hosted = HostedRange(range_id, node, may_rest=options.rests_alone)
-    made = assemble_range(range_id, node, hosted, stored)
+    made = assemble_range(range_id, node, hosted, stored, hosted.wake_ups)
     replica = made.replica
     if hosted.is_root:
         NodeRecords(ROOT_ID).register(replica.registry)
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
         by_size.register(replica.registry)
+        replica.registry.observers[SPLIT_BYTES_KEY] = lambda _: node.rounds.wake_all()
         protection_news.register(replica.registry, replica.protections)
     LeaseMoves(replica.listing, hosted).register(replica.registry)
-    _observe_bounds(replica, node)
+    _observe_bounds(hosted, replica, node)
     replica.state.may_take = partial(node.may_take, range_id)
     replica.group = node.consensus.create(
         range_id, members, replica.state, is_provisional=not hosted.is_root
@@ -272,13 +274,16 @@ def _first_due(made: RangeComponents, engine: Engine) -> int:
     return made.messaging.first_due(engine)
 
 
-def _observe_bounds(replica: Replica, node: AssembledNode) -> None:
-    """Have the node follow the bounds of a range, along with its replica."""
+def _observe_bounds(hosted: HostedRange, replica: Replica, node: AssembledNode) -> None:
+    """Have the node and the services follow the bounds of a range, along with its replica."""
     observers, range_id = replica.registry.observers, replica.range_id
     observe = observers[descriptor_key(range_id)]
-    observers[descriptor_key(range_id)] = lambda stored: node.change_bounds(
-        range_id, stored, observe
-    )
+
+    def take(stored: bytes | None) -> None:
+        observe(stored)
+        hosted.wake_ups.set()
+
+    observers[descriptor_key(range_id)] = lambda stored: node.change_bounds(range_id, stored, take)
 
 
 def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> ProtectionTeller:
@@ -304,27 +309,27 @@ def _services(
     def last_commit() -> int:
         return replica.last_commit
 
-    moving = (node.clock.seconds_until, last_commit, options.poll_seconds)
+    create, moving = hosted.wake_ups.create, (node.clock.seconds_until, last_commit)
     sending = SendingService(
         hosted.range_id, messaging.outboxes, stored, node.calls, upkeep, made.departures,
         tasks.monotonic, options.poll_seconds,
     )  # fmt: skip
     collector = Collector(
-        upkeep, tasks.sleep, node.clock.now, last_commit,
+        upkeep, tasks.sleep, create(), node.clock, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,
     )  # fmt: skip
-    transactions = TransactionService(replica, node.calls, tasks.monotonic, WakeUp(tasks))
+    transactions = TransactionService(replica, node.calls, tasks.monotonic, create())
     splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
     growth = SizeSplits(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
-        options.split_bytes,
+        create(), options.split_bytes,
     )  # fmt: skip
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,
         "executor": Mover(EXECUTE_DUE, upkeep, made.executions, *moving).run,
         "outgoing": sending.run,
-        "attempts": lambda: messaging.attempts.run(upkeep, options.poll_seconds),
-        "queues": Advancer(queues, upkeep, made.advances, options.poll_seconds).run,
+        "attempts": lambda: messaging.attempts.run(upkeep),
+        "queues": Advancer(queues, upkeep, made.advances).run,
         "collector": collector.run,
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
@@ -332,4 +337,5 @@ def _services(
         "transactions": transactions.run,
         "split by size": growth.run,
         **({"protections": _teller(hosted, node, replica).run} if hosted.is_root else {}),
-    }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note})  # fmt: skip
+    }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note},
+    hosted.wake_ups)  # fmt: skip

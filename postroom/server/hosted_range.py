@@ -30,12 +30,22 @@ from postroom.ranges.nodes import Nodes
 from postroom.ranges.replica import Replica
 from postroom.server.disk_guard import Damage
 from postroom.server.membership import HandingOver, check_successor
-from postroom.server.services import NodeTasks, Pending, Rest, Services, WakeUp
+from postroom.server.services import NodeTasks, Pending, Rest, Services, WakeUps
 
 WANTED_SECONDS: Final = 60.0
 """The time for which a lease stays where a user has moved it, unless its node ceases to lead."""
 
 _log = logging.getLogger(__name__)
+
+
+class NodeRounds(Protocol):
+    """The rounds of the node (:mod:`.service_rounds`)."""
+
+    def begin(self) -> None:
+        """Begin, unless they have begun."""
+
+    def wake_all(self) -> None:
+        """Wake all services in the next round."""
 
 
 class HostingNode(Protocol):
@@ -45,6 +55,10 @@ class HostingNode(Protocol):
     values_bytes: int
     tasks: NodeTasks
     nodes: Nodes | None
+
+    @property
+    def rounds(self) -> NodeRounds:
+        """Return the rounds that wake services."""
 
     @property
     def node_id(self) -> int:
@@ -98,6 +112,7 @@ class HostedRange:
     Attributes:
         replica: the replica.
         services: the services, which run while the replica serves.
+        wake_ups: the wake-ups of its services.
         nodes_changed: set whenever the record of the nodes has changed.
         wake: asks for a turn in which the replica has its part.
         lease_seconds, values_bytes, monotonic: see ``Host``.
@@ -115,7 +130,8 @@ class HostedRange:
         self.values_bytes = node.values_bytes
         self.monotonic = node.monotonic
         self.wake = node.wake
-        self.nodes_changed = WakeUp(node.tasks)
+        self.wake_ups = WakeUps(node.tasks)
+        self.nodes_changed = self.wake_ups.create()
         self.wanted_until = -math.inf
         self.is_serving = False
         self._node = node
@@ -169,6 +185,7 @@ class HostedRange:
             self._rest.watch_over(self.replica)
         else:
             self.services.start()
+            self._node.rounds.begin()
 
     def on_damage(self, error: BlockDamaged) -> bool:
         """Note that data is unreadable; return whether another node is to serve instead."""

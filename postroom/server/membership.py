@@ -25,6 +25,7 @@ The service runs on the leaseholder only, and sleeps while there is nothing to c
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
@@ -99,7 +100,7 @@ class MembershipService:
         """Make changes, for ever."""
         while True:
             settled = await self.step()
-            await self._changed.wait(3600.0 if settled else LOOK_SECONDS)
+            await self._changed.wait(math.inf if settled else LOOK_SECONDS)
 
     async def step(self) -> bool:
         """Make one change, if one is due; return whether nothing is left to change."""

@@ -54,6 +54,7 @@ from postroom.server.opening import bring_up_to_date, interrupted, open_store, s
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.range_calls import RangeCalls
 from postroom.server.replicas import Replicas
+from postroom.server.service_rounds import ServiceRounds
 from postroom.server.services import NodeTasks, Pending, Services, all_of
 from postroom.server.turn_writer import TurnWriter
 
@@ -129,8 +130,10 @@ class Node:
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
         self.replicas = Replicas(clock.monotonic)
-        spreading = LeaseSpreading(self, options.spread_seconds)
-        self._spreading = Services(self.tasks, {"lease spreading": spreading.run})
+        self.rounds = ServiceRounds(self, options.poll_seconds)
+        self._spreading = Services(
+            self.tasks, {"lease spreading": LeaseSpreading(self, options.spread_seconds).run}
+        )
         self.departing = DepartingRanges(self, engine, self._stored)
         self._incoming = IncomingRanges(self)
         for range_id in held_ranges(engine, self._stored):

@@ -29,16 +29,21 @@ class RangeTurns:
     Args:
         monotonic: seconds that never go back.
         replicas: returns all replicas; the first one has a part in each turn.
+        by_id: returns the replica of a range.
 
     Attributes:
         lines: the lines of calls that wait, of each replica; ``None``: other replicas have come.
     """
 
     def __init__(
-        self, monotonic: Callable[[], float], replicas: Callable[[], list[Replica]]
+        self,
+        monotonic: Callable[[], float],
+        replicas: Callable[[], list[Replica]],
+        by_id: Callable[[int], Replica],
     ) -> None:
         self._monotonic = monotonic
         self._replicas = replicas
+        self._by_id = by_id
         self.lines: list[Mapping[object, Line]] | None = None
         self._woken: deque[Replica] = deque()
         self._awake: dict[int, Replica] = {}
@@ -80,11 +85,9 @@ class RangeTurns:
         """Have all that are awake, or due, take a turn together."""
         self._take_in()
         turning, self._awake = self._awake, {}
-        replicas = self._replicas()
-        if due := self._deadlines.take_due(self._monotonic()):
-            by_id = {replica.range_id: replica for replica in replicas}
-            turning.update((range_id, by_id[range_id]) for range_id in due)
-        first = replicas[0]
+        for range_id in self._deadlines.take_due(self._monotonic()):
+            turning[range_id] = self._by_id(range_id)
+        first = self._replicas()[0]
         turning.pop(first.range_id, None)
         turning[first.range_id] = first  # last: the others have room when it takes requests in
         self._changed |= turning

@@ -63,9 +63,10 @@ class Replicas:
         self._replicas: list[Replica] = []
         self._first: Replica
         self._spans: SpanMap[Replica] = SpanMap()
-        self._turns = RangeTurns(monotonic, lambda: self._replicas)
+        self._turns = RangeTurns(monotonic, lambda: self._replicas, self.by_id)
         self._noted: set[int] = set()
         self._share = 0
+        self._refusal: RefusedCalls | None = None
         self._is_used_up: Callable[[], bool]
         self._has_read_its_share = False
         self._on_room: Callable[[], None] | None = None
@@ -92,6 +93,7 @@ class Replicas:
         self._spans.replace({**spans, replica: _span(replica.bounds.descriptor)})
         self.hosted = dict(sorted({**self.hosted, hosted.range_id: hosted}.items()))
         replica.memory.on_begun = self._on_lease
+        replica.refuse(self._refusal)
         self._change()
 
     def remove(self, range_id: int) -> None:
@@ -339,6 +341,9 @@ class Replicas:
 
     def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
+        if refusal is None and self._refusal is None:
+            return
+        self._refusal = refusal
         for replica in self._replicas:
             replica.refuse(refusal)
 

@@ -9,7 +9,9 @@
 * *membership* gives the consensus group the members that the record of the nodes names;
 * *split* carries out a split of the range that is prepared.
 
-Each is a coroutine that the node's turns step (:class:`NodeTasks`). A service of a deposed
+Each is a coroutine that the node's turns step (:class:`NodeTasks`). It sleeps until its wake-up is
+set, or until the next thing that it knows of is due. While it has nothing to do, it has no timer;
+:mod:`.service_rounds` wakes those that may have missed something. A service of a deposed
 leaseholder can do no harm: its requests are evaluated under a lease that is over, and have no
 effect.
 
@@ -130,17 +132,52 @@ class WakeUp:
                 self._tasks.hurry()
             self._waiting.complete(None)
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float = math.inf) -> None:
         """Wait until it is set, or for a time; then reset it."""
         if not self._set:
             self._waiting = pending = Pending()
-            self._tasks.at(timeout_seconds, pending)
+            if timeout_seconds < math.inf:
+                self._tasks.at(timeout_seconds, pending)
             try:
                 await pending
             finally:
                 self._tasks.cancel_timer(pending)
                 self._waiting = None
         self._set = False
+
+    @property
+    def has_timer(self) -> bool:
+        """Return whether it is waited for, and not for ever."""
+        return self._waiting is not None and self._tasks.has_timer(self._waiting)
+
+
+class WakeUps:
+    """The wake-ups of the services of one range.
+
+    Args:
+        tasks: the tasks of the node.
+    """
+
+    def __init__(self, tasks: NodeTasks) -> None:
+        self._tasks = tasks
+        self._made: list[WakeUp] = []
+
+    def create(self) -> WakeUp:
+        """Create another one."""
+        made = WakeUp(self._tasks)
+        self._made.append(made)
+        return made
+
+    def set(self) -> None:
+        """Set all of them."""
+        for each in self._made:
+            each.set()
+
+    def set_timed(self) -> None:
+        """Set those that are waited for until something is due: the clock may have been set."""
+        for each in self._made:
+            if each.has_timer:
+                each.set()
 
 
 class NodeTasks:
@@ -191,6 +228,10 @@ class NodeTasks:
     def cancel_timer(self, pending: Pending) -> None:
         """Cancel the timer of ``pending``, for which no task waits any more."""
         self._timers.cancel(pending)
+
+    def has_timer(self, pending: Pending) -> bool:
+        """Return whether ``pending`` has a timer."""
+        return pending in self._timers
 
     @property
     def timers(self) -> int:
@@ -314,11 +355,15 @@ class _Supervised:
 class Services:
     """The services of one range on one node.
 
+    Attributes:
+        wake, wake_timed: see :class:`WakeUps`.
+
     Args:
         tasks: the tasks that run them.
         begin: makes their coroutines, by name.
         troubles: for services that go on though a part of their work fails: how often, and why.
         notes: for services with something to report: returns it.
+        wake_ups: the wake-ups for which they wait.
     """
 
     def __init__(
@@ -327,12 +372,15 @@ class Services:
         begin: Mapping[str, Service],
         troubles: Mapping[str, Callable[[], tuple[int, str]]] | None = None,
         notes: Mapping[str, Callable[[], str]] | None = None,
+        wake_ups: WakeUps | None = None,
     ) -> None:
         self._troubles = troubles or {}
         self._notes = notes or {}
         self._tasks = tasks
         self._services = [_Supervised(name, tasks, each) for name, each in begin.items()]
         self._running: list[Coroutine[Any, Any, None]] = []
+        wake_ups = WakeUps(tasks) if wake_ups is None else wake_ups
+        self.wake, self.wake_timed = wake_ups.set, wake_ups.set_timed
 
     @property
     def running(self) -> bool:

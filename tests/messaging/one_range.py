@@ -12,6 +12,7 @@ replicas.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Coroutine, Generator
 from types import SimpleNamespace
 from typing import Any, Final
@@ -104,7 +105,7 @@ class _Step:
 class Notice(_WakeUp):
     """A wake-up for which a service waits until it is stepped again."""
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float = math.inf) -> None:
         await _Step()
 
 
@@ -232,7 +233,7 @@ class OneRange:
         """Run the service on the leaseholder."""
         if self._service is not None:
             self._service.close()
-        self._service = self._attempts.run(self.upkeep, 5.0) if serves else None
+        self._service = self._attempts.run(self.upkeep) if serves else None
 
     def wake(self, *, urgent: bool) -> None:
         """Do nothing: the script settles anyway."""

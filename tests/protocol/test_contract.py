@@ -58,6 +58,7 @@ from postroom.ranges.requests import (
 )
 from postroom.ranges.split import by_size
 from postroom.server.assembly import assemble_range
+from postroom.server.services import WakeUps
 from tests.client.stores import Store
 
 TOLD_BY_EACH: Final = ("answer", "since")
@@ -198,7 +199,9 @@ def test_the_memory_of_a_request_is_known_from_its_fields(kind: type[Request]) -
 
 def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     store = Store()
-    made = assemble_range(ROOT_ID, store.node, store.node.root, store.engine)
+    made = assemble_range(
+        ROOT_ID, store.node, store.node.root, store.engine, WakeUps(store.node.tasks)
+    )
     registry: Registry = made.replica.registry
     NodeRecords(ROOT_ID).register(registry)
     LeaseMoves(made.replica.listing, store.node.root).register(registry)

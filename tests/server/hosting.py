@@ -8,7 +8,7 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final
 
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.raft.interface import MemoryNetwork, NetworkFaults
+from postroom.raft.interface import MemoryNetwork, NetworkFaults, RaftOptions
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.server.assembly import NodeOptions
@@ -51,7 +51,10 @@ class ThreeNodes:
         range_ids: the ids of the ranges.
         faults: the faults of the network between the nodes.
         turn_seconds: the time between two turns.
+        raft: the times of their groups.
     """
+
+    raft: RaftOptions | None = None
 
     def __init__(self, *cuts: bytes, seed: int = 1) -> None:
         self.turn_seconds = 0.001
@@ -70,7 +73,7 @@ class ThreeNodes:
             self.awaited_leader(range_id)
 
     def _node(self, node_id: int) -> Node:
-        options = NodeOptions(node_id=node_id, members=MEMBERS, lease_seconds=1.0)
+        options = NodeOptions(node_id=node_id, members=MEMBERS, lease_seconds=1.0, raft=self.raft)
         transport = self.network.attach(node_id)
         engine = MemoryEngine(self._disks[node_id])
         return Node(engine, self.clock, Random(node_id), transport, options)

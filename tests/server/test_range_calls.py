@@ -108,6 +108,7 @@ def test_a_range_that_cannot_be_reached_fills_the_outbox_and_is_sent_all_of_it_l
     post.arrive()
     post.pass_time(8.0)
     assert len(node.calls) == 0
+    before["timers"] += 2  # for the garbage
     assert {name: size for name, size in node.sizes().items() if size > before[name]} == {}
 
 

@@ -38,7 +38,11 @@ class Turns:
         self.now = 0.0
         self.turned = list[int]()
         self.ranges = [Range(number, self.turned) for number in (1, 2, 3)]
-        self.turns = RangeTurns(lambda: self.now, lambda: cast("Any", self.ranges))
+        self.turns = RangeTurns(
+            lambda: self.now,
+            lambda: cast("Any", self.ranges),
+            lambda range_id: cast("Any", self.ranges[range_id - 1]),
+        )
         monkeypatch.setattr(range_turns, "take_turn", self._take_turn)
 
     def _take_turn(self, replicas: Iterable[Range]) -> None:

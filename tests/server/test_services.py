@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from postroom.errors import StoreCorrupted, TransactionTooLarge
-from postroom.kv.clock import seconds_until
+from postroom.kv.clock import HybridLogicalClock, from_seconds, seconds_until
 from postroom.messaging.requests import BuryDue, DeliverDue, Moved
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Mover
 from postroom.ranges.garbage import Collector
 from postroom.ranges.requests import Collected, CollectGarbage
+from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server import services as supervised
 from postroom.server.services import NodeTasks, Services, WakeUp
 
@@ -25,7 +26,10 @@ class World:
         self.wake_up = WakeUp(self.tasks)
         self.last_commit = 1
         self.next_due = 0
-        self.left = False
+        self.oldest = 0
+        self.clock = HybridLogicalClock(
+            lambda: round(self.seconds * 1000), lambda: self.seconds, 0, lambda _: True
+        )
         self.asked = 0
 
     async def move(self, _: object) -> Moved:
@@ -34,7 +38,7 @@ class World:
 
     async def collect(self, _: CollectGarbage) -> Collected:
         self.asked += 1
-        return Collected(0, more=False, left=self.left)
+        return Collected(0, more=False, oldest=self.oldest)
 
     def pass_(self, seconds: float) -> int:
         """Return how often the range was asked meanwhile."""
@@ -49,62 +53,93 @@ class World:
     def dispatcher(self) -> Mover:
         return Mover(
             DELIVER_DUE, self.move, self.wake_up, lambda due: seconds_until(due, 0),
-            lambda: self.last_commit, 5.0,
+            lambda: self.last_commit,
         )  # fmt: skip
 
     def collector(self) -> Collector:
-        return Collector(self.collect, self.tasks.sleep, lambda: 0, lambda: self.last_commit, 60, 5)
+        return Collector(
+            self.collect, self.tasks.sleep, self.wake_up, self.clock,
+            lambda: self.last_commit, 60, 5,
+        )  # fmt: skip
 
 
-def test_a_range_at_rest_is_asked_once() -> None:
+def test_a_range_at_rest_is_asked_once_and_has_no_timer() -> None:
     world = World()
     world.tasks.spawn(world.dispatcher().run())
     assert world.pass_(1.0) == 1
+    assert world.tasks.next_deadline() is None
+    world.wake_up.set()
     assert world.pass_(1000.0) == 0
 
 
-def test_a_lost_wake_up_is_made_good_by_polling() -> None:
+def test_a_commit_without_a_wake_up_of_its_own_is_found_with_the_next_one() -> None:
     world = World()
     world.tasks.spawn(world.dispatcher().run())
     world.pass_(1.0)
     world.last_commit += 1
+    world.wake_up.set()
     assert world.pass_(10.0) == 1
 
 
-def test_a_scheduled_entry_keeps_the_dispatcher_polling() -> None:
+def test_a_scheduled_entry_wakes_the_dispatcher_when_it_is_due_and_not_before() -> None:
     world = World()
     world.next_due = 1 << 40
     world.tasks.spawn(world.dispatcher().run())
     world.pass_(1.0)
-    assert world.pass_(50.0) == 10
+    assert world.pass_(10_000.0) == 0
+    assert world.pass_(10_000.0) == 1
 
 
-def test_garbage_that_is_left_keeps_the_collector_going() -> None:
+def test_the_collector_asks_for_nothing_while_nothing_is_old_enough() -> None:
     world = World()
-    world.left = True
+    world.tasks.spawn(world.collector().run())
+    world.pass_(1000.0)
+    world.oldest, world.last_commit = from_seconds(1000), 2
+    world.wake_up.set()
+    assert world.pass_(1.0) == 1
+    world.pass_(5.0)
+    world.last_commit += 1
+    world.wake_up.set()
+    assert world.pass_(RECORD_SECONDS - 7) == 0, "what was committed meanwhile is younger"
+    world.oldest = 0
+    assert world.pass_(2.0) == 1
+
+
+def test_a_wake_up_does_not_shorten_the_wait_of_a_new_leaseholder_for_protections() -> None:
+    world = World()
+    world.wake_up.set()
+    world.tasks.spawn(world.collector().run())
+    world.pass_(2.0)
+    world.wake_up.set()
+    assert world.pass_(2.9) == 0
+    assert world.pass_(0.2) == 1
+
+
+def test_garbage_that_is_protected_keeps_the_collector_going() -> None:
+    world = World()
+    world.oldest = 1
+    world.pass_(100.0)
     world.tasks.spawn(world.collector().run())
     assert world.pass_(50.0) == 10
-    world.left = False
+    world.oldest = 0
     assert world.pass_(5.0) == 1
     assert world.pass_(1000.0) == 0
-    world.last_commit += 1
-    assert world.pass_(50.0) == 1
+    assert world.tasks.next_deadline() is None
 
 
 def test_services_begin_anew_with_each_lease_and_end_with_it() -> None:
     world = World()
-    world.next_due = 1 << 40
     services = Services(world.tasks, {"dispatcher": world.dispatcher().run})
     assert world.pass_(10.0) == 0
     services.start()
-    assert world.pass_(10.0) == 3
+    assert world.pass_(10.0) == 1
     services.stop()
     assert not services.running
     world.last_commit += 1
     world.wake_up.set()
     assert world.pass_(100.0) == 0
     services.start()
-    assert world.pass_(1.0) == 2, "at its beginning, and for the wake-up that nobody had heard"
+    assert world.pass_(1.0) == 1
 
 
 class Failing:

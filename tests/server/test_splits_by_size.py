@@ -14,7 +14,7 @@ from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import Role
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.split import by_size
-from postroom.ranges.split.by_size import LOOK_SECONDS, REFUSED_SECONDS, key_to_split
+from postroom.ranges.split.by_size import REFUSED_SECONDS, RETRY_SECONDS, key_to_split
 from postroom.ranges.split.requests import ConfigureRanges
 from tests.client.stores import Store
 from tests.remote.streams import Streams
@@ -49,7 +49,7 @@ def ranges_of(store: Store) -> list[RangeInfo]:
 
 def test_ranges_are_split_in_the_middle_until_none_is_too_large(store: Store) -> None:
     fill(store, 160)
-    store.advance(30 * LOOK_SECONDS)
+    store.advance(30 * RETRY_SECONDS)
     ranges = ranges_of(store)
     assert len(ranges) >= 4
     assert all(each.size_bytes <= 1.1 * MIB for each in ranges)
@@ -57,14 +57,14 @@ def test_ranges_are_split_in_the_middle_until_none_is_too_large(store: Store) ->
     assert all(one.end == other.start for one, other in pairwise(ranges))
     for each in range(160):
         assert store.db.get(b"key/%03d" % each) == VALUE
-    store.advance(10 * LOOK_SECONDS)
+    store.advance(10 * RETRY_SECONDS)
     assert [each.id for each in ranges_of(store)] == [each.id for each in ranges]
 
 
 def test_a_store_that_is_not_told_to_never_splits() -> None:
     store = Store()
     fill(store)
-    store.advance(10 * LOOK_SECONDS)
+    store.advance(10 * RETRY_SECONDS)
     assert len(ranges_of(store)) == 1
     assert store.db.configure_ranges() == 0
     store.db.close()
@@ -72,18 +72,18 @@ def test_a_store_that_is_not_told_to_never_splits() -> None:
 
 def test_the_first_word_counts_until_a_user_says_another_one() -> None:
     store = Store(split_bytes=4 * MIB)
-    store.advance(LOOK_SECONDS)
+    store.advance(RETRY_SECONDS)
     assert store.db.configure_ranges() == 4 * MIB
     store._options = type(store._options)(split_bytes=2 * MIB)
     store.restart()
-    store.advance(LOOK_SECONDS)
+    store.advance(RETRY_SECONDS)
     assert store.db.configure_ranges() == 4 * MIB
     assert store.db.configure_ranges(split_bytes=0) == 0
     store.restart()
-    store.advance(LOOK_SECONDS)
+    store.advance(RETRY_SECONDS)
     assert store.db.configure_ranges() == 0
     fill(store)
-    store.advance(10 * LOOK_SECONDS)
+    store.advance(10 * RETRY_SECONDS)
     assert len(ranges_of(store)) == 1
     store.db.close()
 
@@ -171,12 +171,13 @@ def test_ranges_of_three_nodes_split_and_spread_until_a_user_says_never() -> Non
 
     for each in range(40):
         client.put(each + 1, b"key/%03d" % each, VALUE)
-    client.until(is_spread, 20 * LOOK_SECONDS)
+    client.until(is_spread, 20 * RETRY_SECONDS)
+    client.pass_time(2 * RETRY_SECONDS)  # the last ones have split, too
     assert {each.leader for each in listed()} == {1, 2, 3}
     assert client.ask(ConfigureRanges(0)) == 0
     before = len(listed())
     for each in range(40):
         client.put(each + 41, b"more/%03d" % each, VALUE)
-    client.pass_time(3 * LOOK_SECONDS)
+    client.pass_time(3 * RETRY_SECONDS)
     assert len(listed()) == before
     nodes.close()

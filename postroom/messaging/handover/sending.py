@@ -29,6 +29,7 @@ channel do not overlap.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,8 +54,8 @@ from postroom.messaging.handover.parts import (
 from postroom.messaging.handover.requests import DropHandedOver, HandOver
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.requests import Deliverable, Executable
-from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.carrier import Carrier, Recipient
+from postroom.ranges.ports import ServiceWakeUp
 
 READ_AT_ONCE: Final = 2048
 """The number of outgoing entries that a step of the service reads."""
@@ -131,7 +132,7 @@ class SendingService:
         send: a function that sends a request to the range itself, as upkeep.
         wake_up: the wake-up that entries have become outgoing.
         monotonic: seconds that never go back.
-        poll_seconds: how long a lost wake-up may go unnoticed.
+        look_seconds: how long it waits at most while something is outgoing.
     """
 
     range_id: int
@@ -139,9 +140,9 @@ class SendingService:
     stored: Reader
     carrier: Carrier
     send: Callable[[Any], Awaitable[Any]]
-    wake_up: CommitWakeUp
+    wake_up: ServiceWakeUp
     monotonic: Callable[[], float]
-    poll_seconds: float
+    look_seconds: float
     _destinations: dict[tuple[Channel, Recipient], _Destination] = field(default_factory=dict)
     _read_up_to: dict[bool, bytes] = field(default_factory=dict)
     _version: int = -1
@@ -228,7 +229,7 @@ class SendingService:
             self._begin_anew()
         has_more = self._read(False) | self._read(True)
         now = self.monotonic()
-        pause = 0.0 if has_more else self.poll_seconds
+        pause = 0.0 if has_more else self._longest_pause()
         every = list(self._destinations.items())
         size = sum(each.size for _, each in every if each.under_way and each.free_at > now)
         for name, destination in every:
@@ -245,6 +246,10 @@ class SendingService:
             pause = min(pause, ANSWER_SECONDS)
             self.carrier.carry(destination.recipient, batch, self._hearing(destination, batch))
         return pause
+
+    def _longest_pause(self) -> float:
+        waits = any(self._outgoing(are_updates).number for are_updates in (False, True))
+        return self.look_seconds if waits else math.inf
 
     def _hearing(
         self, destination: _Destination, batch: HandOver

@@ -26,11 +26,10 @@ from postroom.messaging.queues.leases import CreditWaits, Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
-from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.memory import Holders
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 CONSUMER_HAS_GONE: Final = "the consumer has gone"
@@ -77,7 +76,7 @@ class QueueEnvironment:
     reader: Callable[[Reader, int], Reader]
     may_purge: Callable[[Evaluation, int], int]
     kept: int
-    wake_up: CommitWakeUp
+    wake_up: ServiceWakeUp
     forgets_strangers: bool
     rouse: Callable[[], None]
     refusals: dict[int, Exception] = field(default_factory=dict)

@@ -146,6 +146,8 @@ class Directory:
             self.set_aside(error, definition)
             return None
         self.is_sound(name)
+        if self.has_too_many:
+            self._host.wake_by(manager, self._host.monotonic())
         return manager
 
     @property

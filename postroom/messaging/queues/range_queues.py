@@ -15,6 +15,7 @@ answered (:mod:`.claiming`).
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Final
 
@@ -466,13 +467,12 @@ class RangeQueues:
             manager.poll(self._stored)
         self.plan(manager)
 
-    def seconds_left(self, seconds_max: float) -> float:
-        """Return for how many seconds the service has nothing to do, at most ``seconds_max``."""
+    def seconds_left(self) -> float:
+        """Return for how many seconds the service has nothing to do, as far as is known."""
         now = self.monotonic()
         waiting = (*self._to_look, *self._dropped.values())
-        deadlines = [now + seconds_max, *self._agenda.deadlines()]
-        deadlines += [manager.trouble.until for manager in waiting]
-        self._environment.sleeps_until = until = max(min(deadlines), now)
+        deadlines = [*self._agenda.deadlines(), *(each.trouble.until for each in waiting)]
+        self._environment.sleeps_until = until = max(min(deadlines, default=math.inf), now)
         return until - now
 
     def failed(self, error: Exception) -> tuple[str, bool] | None:

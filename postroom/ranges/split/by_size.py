@@ -5,7 +5,7 @@
     postroom serve --split-bytes ── the first node's word ──┐
     postroom range configure --split-bytes ─ConfigureRanges─┴▶ 03 <root> 05 "split bytes"  →  bytes
 
-    leaseholder of a range ── every 10 s: too large? ─▶ key in the middle, new id ─▶ PrepareSplit
+    leaseholder of a range ── it has grown: too large? ─▶ key in the middle, new id ─▶ PrepareSplit
 
 The setting is a record of the root, which each node has a replica of. Each leaseholder reads it
 there by itself. Without the record, and at 0, no range is split by its size.
@@ -17,6 +17,7 @@ one key is not split. It is left alone for ten minutes, like one that refuses to
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,14 +32,14 @@ from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.partitions import cuts
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.requests import ConfigureRanges, PrepareSplit
 
-LOOK_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 10.0
 REFUSED_SECONDS: Final = 600.0
 """The time for which a range is left alone that cannot be split."""
-_KEY: Final = keys.record_key(ROOT_ID, "split bytes")
+SPLIT_BYTES_KEY: Final = keys.record_key(ROOT_ID, "split bytes")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(int).decode
 
@@ -47,13 +48,13 @@ _log: Final = logging.getLogger(__name__)
 
 def split_bytes(stored: ValueReader) -> int:
     """Return the bytes from which ranges split; 0: never."""
-    packed = stored.get(_KEY)
+    packed = stored.get(SPLIT_BYTES_KEY)
     return 0 if packed is None else _decode(packed)
 
 
 def is_configured(stored: ValueReader) -> bool:
     """Return whether the setting was made."""
-    return stored.get(_KEY) is not None
+    return stored.get(SPLIT_BYTES_KEY) is not None
 
 
 def register(registry: Registry) -> None:
@@ -70,7 +71,7 @@ def _configure(ctx: Evaluation, request: ConfigureRanges) -> int:
             f"ranges split at {SPLIT_BYTES_MIN:,} bytes at least, not {wanted:,}, or never (0); "
             "nothing was changed"
         )
-    ctx.writes[_KEY] = _encode(wanted)
+    ctx.writes[SPLIT_BYTES_KEY] = _encode(wanted)
     return wanted
 
 
@@ -105,6 +106,7 @@ class SizeSplits:
         send: a function that sends a request to the range, as upkeep.
         new_id: a function that asks the root for an id that no range has had.
         sleep: a function that waits for a number of seconds.
+        wake_up: the wake-up that the range may have grown, or that the setting has changed.
         first_word: the setting of the node that founds the store; ``None``: it has none.
     """
 
@@ -114,24 +116,26 @@ class SizeSplits:
     send: Callable[[Any], Awaitable[Any]]
     new_id: Callable[[], Awaitable[int]]
     sleep: Callable[[float], Awaitable[None]]
+    wake_up: ServiceWakeUp
     first_word: int | None = None
 
     async def run(self) -> None:
         """Look at the size, for ever."""
         while True:
-            pause = LOOK_SECONDS
+            pause = math.inf
             try:
                 await self._tell_first_word()
                 await self.look()
             except (Retryable, CommitUnknown) as error:
                 _log.debug("a split by size is tried again: %s", error)
+                pause = RETRY_SECONDS
             except Invalid as error:
                 _log.warning(
                     "range %d is larger than ranges are to be, and is not split: %s",
                     self.bounds.descriptor.range_id, error,
                 )  # fmt: skip
-                pause = REFUSED_SECONDS
-            await self.sleep(pause)
+                await self.sleep(REFUSED_SECONDS)
+            await self.wake_up.wait(pause)
 
     async def _tell_first_word(self) -> None:
         """Make the setting of this node that of the store, if it has none."""

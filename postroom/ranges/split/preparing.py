@@ -22,7 +22,7 @@ from postroom.raft.stored_log import SPLITS
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.listing import RangeInfo
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 from postroom.ranges.replica import Replica
 from postroom.ranges.split import records
 from postroom.ranges.split.requests import AwaitSplit, CancelSplit, NewRangeId, PrepareSplit
@@ -47,16 +47,6 @@ class NodeRanges(Protocol):
         """Return whether this node has anything of a range."""
 
 
-class SplitWakeUp(Protocol):
-    """The wake-up that a split is prepared, or over."""
-
-    def set(self, *, urgent: bool = False) -> None:
-        """Set the wake-up."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time, and reset it."""
-
-
 class Preparing:
     """The split that a range prepares, if any, and its requests.
 
@@ -71,7 +61,7 @@ class Preparing:
     """
 
     def __init__(
-        self, replica: Replica, stored: ValueReader, ids: NodeRanges, wake_up: SplitWakeUp
+        self, replica: Replica, stored: ValueReader, ids: NodeRanges, wake_up: ServiceWakeUp
     ) -> None:
         self._replica = replica
         self._range_id = replica.range_id

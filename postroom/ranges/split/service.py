@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable, shorten
-from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing, SplitWakeUp
+from postroom.ranges.ports import ServiceWakeUp
+from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
 from postroom.ranges.split.records import SplitRecord
 from postroom.ranges.split.requests import CancelSplit, DivideSome, Split
-
-_IDLE_SECONDS: Final = 3600.0
 
 _log: Final = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class SplitService:
     preparing: Preparing
     send: Callable[[Any], Awaitable[Any]]
     sleep: Callable[[float], Awaitable[None]]
-    wake_up: SplitWakeUp
+    wake_up: ServiceWakeUp
     waits_for: str = field(default="", init=False)
 
     async def run(self) -> None:
@@ -49,7 +48,7 @@ class SplitService:
             record = self.preparing.record
             if record is None:
                 self.waits_for = ""
-                await self.wake_up.wait(_IDLE_SECONDS)
+                await self.wake_up.wait()
                 continue
             try:
                 await self._carry_out(record)

@@ -24,6 +24,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 RUN_SECONDS: Final = 2.0
 """The time after which a run is over that is not decided."""
-IDLE_SECONDS: Final = 60.0
 """The time after which a step is taken, though there is nothing to do."""
 ASKED_AGAIN_SECONDS: Final = 0.5
 """The time after which a part is asked again that has not answered."""
@@ -224,7 +224,7 @@ class Coordinator:
         """Do what there is to do; return in how many seconds there is more at the latest."""
         self._take_answers()
         self._begin_arrived()
-        now, pause = self._monotonic(), IDLE_SECONDS
+        now, pause = self._monotonic(), math.inf
         for run in list(self.runs.values()):
             if run.is_decided:
                 continue

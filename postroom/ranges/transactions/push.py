@@ -20,6 +20,7 @@ the first push that comes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -32,7 +33,7 @@ from postroom.ranges.carrier import Carrier
 from postroom.ranges.evaluation import Blocked, View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import CommitTransaction
-from postroom.ranges.transactions.coordinator import IDLE_SECONDS, Coordinator
+from postroom.ranges.transactions.coordinator import Coordinator
 from postroom.ranges.transactions.intents import AT_THE_END, NO_AGE, Intent, IntentTable
 from postroom.ranges.transactions.records import decided_in, is_of_several
 from postroom.ranges.transactions.requests import Push, Standing
@@ -147,7 +148,7 @@ class Pusher:
         self._take_answers()
         self._forget_ended()
         now = self._monotonic()
-        pause = LOOKED_AFTER_SECONDS if self._intents.by_transaction else IDLE_SECONDS
+        pause = LOOKED_AFTER_SECONDS if self._intents.by_transaction else math.inf
         for intent in list(self._intents.met):
             if intent.waiting:
                 self._refuse_late(intent, now)

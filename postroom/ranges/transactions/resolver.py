@@ -13,6 +13,7 @@ lease.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -24,7 +25,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.carrier import Carrier, Recipient
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
-from postroom.ranges.transactions.coordinator import IDLE_SECONDS, CommitRun
+from postroom.ranges.transactions.coordinator import CommitRun
 from postroom.ranges.transactions.records import (
     UnresolvedCommit,
     decode_unresolved,
@@ -164,7 +165,7 @@ class Resolver:
         for transaction_id, ballot, recipients in dead:
             for recipient in recipients:
                 self._carry(recipient, transaction_id, ballot, 0, lambda _: None)
-        now, pause = self._monotonic(), IDLE_SECONDS
+        now, pause = self._monotonic(), math.inf
         for name, telling in list(self._tellings.items()):
             pause = min(pause, self._tell(name, telling, now))
         return min(pause, self._forget(now))
@@ -229,7 +230,7 @@ class Resolver:
     def _forget(self, now: float) -> float:
         """Forget commits of which all have heard, many at once."""
         if not self._heard or self._forgets:
-            return IDLE_SECONDS
+            return math.inf
         is_time = self._forgets_at <= now or len(self._heard) >= FORGOTTEN_AT_ONCE
         if not (is_time or self.hurries()):
             return self._forgets_at - now
@@ -238,7 +239,7 @@ class Resolver:
         self._submit(
             _Forgetting(ForgetCommits(names), partial(self._forgotten, names), urgent=False)
         )
-        return IDLE_SECONDS
+        return math.inf
 
     def _forgotten(self, names: list[bytes], error: BaseException | None) -> None:
         self._forgets = False

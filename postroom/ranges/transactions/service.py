@@ -14,27 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from postroom.kv.engine import Reader
 from postroom.ranges.calls import Call
 from postroom.ranges.carrier import Carrier
+from postroom.ranges.ports import ServiceWakeUp
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions.coordinator import Coordinator
 from postroom.ranges.transactions.intents import Intent
 from postroom.ranges.transactions.push import Pusher
 from postroom.ranges.transactions.requests import Resolve
 from postroom.ranges.transactions.resolver import Resolver
-
-
-class StepWakeUp(Protocol):
-    """The wake-up of the service."""
-
-    def set(self, *, urgent: bool = False) -> None:
-        """Set it: there is something to do; for a client, if that is urgent."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time, and reset it."""
 
 
 class _Ending(Call):
@@ -66,7 +57,7 @@ class TransactionService:
         replica: Replica,
         carrier: Carrier,
         monotonic: Callable[[], float],
-        wake_up: StepWakeUp,
+        wake_up: ServiceWakeUp,
     ) -> None:
         self._replica = replica
         self._wake_up = wake_up
