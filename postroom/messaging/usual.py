@@ -305,7 +305,8 @@ class UsualBatch:
         if request.spans or len(request.reads) + len(writes) > FEW:
             raise _Unusual
         bounds = committer.bounds
-        wrong = None if bounds.is_whole else bounds.refusal(request)
+        is_within = bounds.is_whole or call.within is bounds.descriptor
+        wrong = None if is_within else bounds.refusal_of(call)
         if wrong is not None:
             self._results.append((call, None, wrong))
             return

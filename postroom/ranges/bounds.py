@@ -21,6 +21,7 @@ applied (:mod:`.descriptor`). A range that contains every key asks nothing of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from postroom.errors import Invalid, Unavailable
@@ -28,6 +29,7 @@ from postroom.kv import keys
 from postroom.ranges.contract import KeySet, RangeIds
 
 if TYPE_CHECKING:
+    from postroom.ranges.calls import Call
     from postroom.ranges.contract import Concern, Request
     from postroom.ranges.descriptor import RangeDescriptor
 
@@ -83,6 +85,13 @@ class Bounds:
         """Return whether the range contains a user key."""
         return self.start <= key and (self.end is None or key < self.end)
 
+    def contains_keys(self, several: Sequence[bytes]) -> bool:
+        """Return whether the range contains all of one or more user keys."""
+        end = self.end
+        if len(several) == 1:
+            return self.start <= several[0] and (end is None or several[0] < end)
+        return self.start <= min(several) and (end is None or max(several) < end)
+
     def contains_span(self, start: bytes, end: bytes | None) -> bool:
         """Return whether the range contains all keys in ``[start, end)``."""
         if end is not None and end <= start:
@@ -101,10 +110,25 @@ class Bounds:
 
     def refusal(self, request: Request) -> WrongRange | None:
         """Return the error for a request that concerns keys of other ranges; ``None``: none."""
-        for concern in request.participants():
-            if not self.contains_all(concern):
-                return WrongRange(self.descriptor)
-        return None
+        single = request.single_keys()
+        if single is None:
+            is_within = all(map(self.contains_all, request.participants()))
+        else:
+            is_within = self.contains_keys(single)
+        return None if is_within else WrongRange(self.descriptor)
+
+    def refusal_of(self, call: Call) -> WrongRange | None:
+        """Return the error for a call, as :meth:`.refusal` does.
+
+        The call remembers the descriptor that contains it. The stages that it passes need not ask
+        if that is the present one.
+        """
+        if call.within is self.descriptor:
+            return None
+        wrong = self.refusal(call.request)
+        if wrong is None:
+            call.within = self.descriptor
+        return wrong
 
     def check(self, request: Request) -> None:
         """Check that the range contains all that a request concerns.

@@ -22,6 +22,7 @@ from postroom.kv.engine import WriteSet
 
 if TYPE_CHECKING:
     from postroom.raft.interface import NodeId
+    from postroom.ranges.descriptor import RangeDescriptor
     from postroom.ranges.replica import Replica
 
 
@@ -38,17 +39,20 @@ class Call:
         owner: the client; ``None``: there is only one.
         principal: the one who answers for the client. Principals take turns.
         taken_by: the replica that has taken it, if the node has several; unset: the first one.
+        within: the descriptor of a range that contains all that it concerns; ``None``: none is
+            known.
     """
 
     owner: object = None
     principal: str = ""
     taken_by: Replica
-    __slots__ = ("cancelled", "request", "taken_by", "token", "urgent")
+    __slots__ = ("cancelled", "request", "taken_by", "token", "urgent", "within")
 
     def __init__(self, request: Any, *, urgent: bool = True) -> None:
         self.request = request
         self.urgent = urgent
         self.token: object = None
+        self.within: RangeDescriptor | None = None
         self.cancelled = False
 
     def complete(self, result: Any, error: BaseException | None) -> None:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -150,6 +150,14 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Yield everything that it concerns, a transaction all that it reads or writes."""
         yield self.concerns()
 
+    def single_keys(self) -> Sequence[bytes] | None:
+        """Return all that it concerns, if that is single keys; the first one tells who decides it.
+
+        It costs less than ``participants``, which yield the same, or other things. ``None``: ask
+        these.
+        """
+        return None
+
     def waits(self) -> bool:
         """Return whether it waits for an event, and not for a turn only."""
         return self.wait_seconds_max == UNTIL_IT_HAPPENS
@@ -250,6 +258,10 @@ class ConcernsKey:
     def concerns(self) -> Concern:
         """Return the key."""
         return KeySet((self.key,))
+
+    def single_keys(self) -> Sequence[bytes] | None:
+        """Return the key."""
+        return (self.key,) if type(self).concerns is ConcernsKey.concerns else None
 
     def anchor(self) -> bytes:
         """Return the key."""

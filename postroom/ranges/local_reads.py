@@ -178,17 +178,17 @@ class LocalReads:
             Postponed: the clock was behind its timestamp, which another range has told.
         """
         if not self.bounds.is_whole:
-            self.bounds.check(call.request)
-            self._follow(call.request, now)
+            if call.within is not self.bounds.descriptor:
+                wrong = self.bounds.refusal_of(call)
+                if wrong is not None:
+                    raise wrong
+            request = call.request
+            at: int = getattr(request, request.read_at, 0)
+            if now < at <= now + CLOCK_AHEAD:  # another range may have told it
+                self._clock.pass_over(at)
+                raise Postponed
         if self.intents.by_transaction and call.request.meets_intents:
             self._look_for_intents(call, now)
-
-    def _follow(self, request: Any, now: int) -> None:
-        """Let the clock pass the timestamp of a read, if another range may have told that."""
-        at: int = getattr(request, request.read_at, 0)
-        if now < at <= now + CLOCK_AHEAD:
-            self._clock.pass_over(at)
-            raise Postponed
 
     def _look_for_intents(self, call: Call, now: int) -> None:
         """Let a read wait for transactions that may have committed at its timestamp, or before."""

@@ -105,8 +105,12 @@ class Replica(AssembledReplica):
             self.release_locks(request.transaction_id)
             call.complete(None, None)
         else:
-            transactions = self.transactions
-            if transactions is not None and not self.bounds.is_whole and transactions.takes(call):
+            bounds, transactions = self.bounds, self.transactions
+            if (
+                not bounds.is_whole and call.within is not bounds.descriptor
+                and bounds.refusal_of(call) is not None
+                and transactions is not None and transactions.takes(call)
+            ):  # fmt: skip
                 return
             if call.urgent:
                 self.clients.append(call)

@@ -11,7 +11,7 @@ Each class tells everything about its request (:mod:`postroom.ranges.contract`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -527,6 +527,19 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
         for write in self.writes:
             if not write.is_sent:
                 yield write.participant()
+
+    def single_keys(self) -> Sequence[bytes] | None:
+        """Return its anchor, and the keys that it reads or writes, if these are all."""
+        if self.spans or not self.anchor:
+            return None
+        found = [self.anchor, *self.reads]
+        for write in self.writes:
+            if not write.is_sent:
+                single = write.single_keys()
+                if single is None:
+                    return None
+                found += single
+        return found
 
     def contained(self) -> Iterator[Request]:
         """Yield the request, and its writes."""

@@ -49,7 +49,7 @@ class _AsyncioAnswer(Answer):
         self.request = request
         self.timeout_seconds = timeout_seconds
         self.urgent = True
-        self.token = None
+        self.token = self.within = None
         self.cancelled = False
         self.done = False
         self._result: Any = None

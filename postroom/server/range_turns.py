@@ -32,6 +32,7 @@ class RangeTurns:
         by_id: returns the replica of a range.
 
     Attributes:
+        note: has a replica take part in the next turn.
         lines: the lines of calls that wait, of each replica; ``None``: other replicas have come.
     """
 
@@ -46,13 +47,10 @@ class RangeTurns:
         self._by_id = by_id
         self.lines: list[Mapping[object, Line]] | None = None
         self._woken: deque[Replica] = deque()
+        self.note = self._woken.append
         self._awake: dict[int, Replica] = {}
         self._changed: dict[int, Replica] = {}  # their deadlines are not known yet
         self._deadlines: Deadlines[int] = Deadlines()
-
-    def note(self, replica: Replica) -> None:
-        """Have a replica take part in the next turn."""
-        self._woken.append(replica)
 
     def remove(self, replica: Replica) -> None:
         """Forget a replica."""

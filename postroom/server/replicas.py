@@ -214,20 +214,34 @@ class Replicas:
                 replica.release_locks(request.transaction_id)
             call.complete(None, self.failed)
             return
-        try:
-            replica = self._concerned(request)
-        except Error as error:
-            call.complete(None, error)
-            return
-        self.submit_to(replica, call)
+        single = request.single_keys()
+        owner = None if single is None else self._spans.owner(single[0])
+        call.within = None
+        if owner is not None:
+            if owner.bounds.contains_keys(single):
+                call.within = owner.bounds.descriptor
+        else:
+            try:
+                owner = self._concerned(request)
+            except Error as error:
+                call.complete(None, error)
+                return
+        call.taken_by = owner
+        owner.submit(call)
+        if owner.is_used_up():
+            self._is_used_up_by(owner)
 
     def submit_to(self, replica: Replica, call: Call) -> None:
         """Submit a request to one of several replicas."""
-        call.taken_by = replica
+        call.taken_by, call.within = replica, None
         replica.submit(call)
         if replica.is_used_up():
-            self._has_read_its_share = True
-            self._turns.note(replica)
+            self._is_used_up_by(replica)
+
+    def _is_used_up_by(self, replica: Replica) -> None:
+        """Note that a replica has read its share of a turn."""
+        self._has_read_its_share = True
+        self._turns.note(replica)
 
     def _concerned(self, request: Request) -> Replica:
         """Return the replica that answers a request.
@@ -345,7 +359,8 @@ class Replicas:
             return
         self._refusal = refusal
         for replica in self._replicas:
-            replica.refuse(refusal)
+            if replica.admission.refusal is not refusal:
+                replica.refuse(refusal)
 
     def start_anew(self) -> None:
         """Drop all memory kept for clients, as after a change of leader, and serve again."""

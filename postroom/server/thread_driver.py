@@ -45,7 +45,7 @@ class _ThreadAnswer(Answer):
         self.request = request
         self.timeout_seconds = timeout_seconds
         self.urgent = True
-        self.token = None
+        self.token = self.within = None
         self.cancelled = False
         self.done = False
         self._result: Any = None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
+from postroom.messaging.requests import EnqueueMessage
 from postroom.protocol.requests import REQUESTS, name_of
 from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.contract import KeySet, RangeIds
@@ -21,7 +22,15 @@ from postroom.ranges.descriptor import (
     encode_descriptor,
     read_descriptor,
 )
-from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.requests import (
+    Accounting,
+    CommitTransaction,
+    DeleteRange,
+    Get,
+    Increment,
+    Put,
+)
+from tests.messaging.one_range import Asked
 from tests.protocol.test_contract import sample
 from tests.ranges.neighbours import LONGEST, ODD_KEYS
 
@@ -130,6 +139,37 @@ def test_a_request_is_refused_if_a_part_of_what_it_concerns_is_elsewhere(kind: t
     assert isinstance(bounds(first + b"\x00").refusal(request), WrongRange)
     if None not in ends:
         assert isinstance(bounds(first, last[:-1]).refusal(request), WrongRange)
+
+
+commits = st.builds(
+    CommitTransaction, st.just(b"t" * 16), st.just(0), st.just(60.0), st.just(0), odd_keys,
+    st.lists(odd_keys, max_size=2), st.lists(spans, max_size=1),
+    st.lists(
+        st.builds(Put, odd_keys, st.just(b""))
+        | st.builds(Increment, odd_keys)
+        | st.builds(Accounting, odd_keys, st.just({"bytes": 1}))
+        | st.builds(EnqueueMessage, odd_keys, st.just(b""))
+        | st.builds(DeleteRange, odd_keys, odd_keys | st.none()),
+        max_size=3,
+    ),
+)  # fmt: skip
+
+
+@given(spans, commits | st.builds(Get, odd_keys))
+def test_single_keys_tell_of_a_request_what_its_participants_do(
+    span: tuple[bytes, bytes | None], request: Any
+) -> None:
+    own = bounds(*span)
+    contains_all = all(map(own.contains_all, request.participants()))
+    assert (own.refusal(request) is None) == contains_all
+
+
+def test_a_call_is_looked_at_again_when_the_bounds_have_changed() -> None:
+    own, call = bounds(b"a", b"m"), Asked(Get(b"k"))
+    assert own.refusal_of(call) is None
+    assert call.within is own.descriptor
+    own.take(RangeDescriptor(7, b"a", b"f", generation=2))
+    assert own.refusal_of(call) is not None
 
 
 def test_a_refusal_names_the_descriptor_and_is_tried_again() -> None:

@@ -32,13 +32,18 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.counters import Conservation
-from postroom.messaging.handover.parts import first_key, has_keys, is_within, part_within
+from postroom.messaging.handover.parts import (
+    first_key,
+    has_keys,
+    is_within,
+    part_within,
+)
 from postroom.messaging.handover.positions import position_of
 from postroom.messaging.handover.pressure import check_room
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.requests import DeleteRange
+from postroom.ranges.requests import DeleteRange, Increment
 
 COUNTED_AT_ONCE: Final = 100_000
 """The number of outgoing entries whose keys are counted when a lease begins."""
@@ -118,7 +123,9 @@ class Outgoing:
 
     def goes_out(self, key: bytes) -> bool:
         """Return whether a message for a key goes out, and is not delivered here at once."""
-        return not self._bounds.contains(key) or self.joins(key)
+        start, end = self._bounds.start, self._bounds.end
+        is_here = start <= key and (end is None or key < end)
+        return not is_here or self.joins(key)
 
     def joins(self, key: bytes) -> bool:
         """Return whether outgoing messages for a key of the range would be overtaken."""
@@ -126,9 +133,14 @@ class Outgoing:
 
     def update_goes_out(self, update: Any) -> bool:
         """Return whether an update goes out, and is not carried out here at once."""
-        if not has_keys(update):
+        if type(update) is Increment:  # mostly
+            start, end = self._bounds.start, self._bounds.end
+            is_here = start <= update.key and (end is None or update.key < end)
+        elif has_keys(update):
+            is_here = self._owns(update)
+        else:
             return False
-        return not self._owns(update) or self._uncounted > 0 or UPDATES in self._own
+        return not is_here or self._uncounted > 0 or UPDATES in self._own
 
     def _owns(self, update: Any) -> bool:
         """Return whether the range contains all keys of an update."""

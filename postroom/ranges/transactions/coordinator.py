@@ -187,7 +187,6 @@ class Coordinator:
             type(request) is not CommitTransaction
             or type(call) is _OwnCall
             or not self._bounds.contains_all(request.concerns())
-            or self._bounds.refusal(request) is None
         ):
             return False
         self._arrived.append(call)

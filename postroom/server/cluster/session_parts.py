@@ -115,7 +115,7 @@ class ClientCall(Call):
     def __init__(self, owner: CallOwner, number: int, request: Any, size: int) -> None:
         self.request = request
         self.urgent = True
-        self.token = None
+        self.token = self.within = None
         self.cancelled = False
         self.owner: CallOwner = owner
         self.principal = owner.principal
