@@ -234,7 +234,7 @@ class Journal:
             return
         gone = self._entries[1 : offset + 1]
         if self.replays:
-            self.bytes_kept -= sum(len(payload) for payload, _, _ in gone)
+            self.bytes_kept -= sum([len(payload) for payload, _, _ in gone])
         else:
             self._unstage(gone)
         self._entries[: offset + 1] = [(b"", index, gone[-1][2])]

@@ -115,7 +115,10 @@ class Proposals:
 
     def is_pending(self, index: int, term: int) -> bool:
         """Return whether the entry (``index``, ``term``) is pending here."""
-        return any(entry[:2] == (index, term) for entry in self._pending)
+        pending, wanted = self._pending, (index, term)
+        if pending and pending[0][:2] == wanted:  # mostly, if it is
+            return True
+        return any(entry[:2] == wanted for entry in pending)
 
     def covered(self, index: int) -> None:
         """End as unknown the pending proposals up to ``index``, which a snapshot replaces."""

@@ -254,11 +254,11 @@ class LeaderReplication:
         return self._have([peer for peer in core.peers if core.answered_at[peer] >= since])
 
     def _have(self, peers: list[Node]) -> int:
-        core, coming = self._core, self.snapshots.index_for
-        return min(
-            (max(core.match_index[peer], coming(peer)) for peer in peers),
-            default=core.journal.last_index,
-        )
+        match_index, coming = self._core.match_index, self.snapshots.index_for
+        have = [match_index[peer] for peer in peers]
+        if self.snapshots.are_under_way:
+            have = [max(known, coming(peer)) for known, peer in zip(have, peers, strict=True)]
+        return min(have, default=self._core.journal.last_index)
 
     def report(self) -> dict[NodeId, PeerProgress]:
         """Return this leader's knowledge of each peer."""
@@ -285,7 +285,8 @@ class LeaderReplication:
         self._core.count_answer(peer, index + 1, success=True)
         progress.probing = progress.waits_for_answer = False
         progress.arrived(index)
-        self.snapshots.forget(peer, index)
+        if self.snapshots.are_under_way:
+            self.snapshots.forget(peer, index)
 
     def _missed(self, peer: Node, progress: _PeerState, index: int) -> None:
         core = self._core
@@ -331,13 +332,13 @@ class LeaderReplication:
         ):
             first = core.next_index[peer]
             batch = core.journal.batch(first, options.append_bytes_max, options.append_entries_max)
-            self._append(peer, first - 1, tuple((term, payload) for payload, _, term in batch))
+            self._append(peer, first - 1, tuple([(term, payload) for payload, _, term in batch]))
             sent = True
             if progress.probing:
                 progress.waits_for_answer = True
             else:
                 core.next_index[peer] = batch[-1][1] + 1
-                progress.sent(batch[-1][1], sum(len(payload) for payload, _, _ in batch))
+                progress.sent(batch[-1][1], sum([len(payload) for payload, _, _ in batch]))
         return sent
 
     def _append(

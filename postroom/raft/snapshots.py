@@ -162,6 +162,11 @@ class SnapshotSender:
         """Return whether ``peer`` is being sent a snapshot."""
         return peer in self._transfers
 
+    @property
+    def are_under_way(self) -> bool:
+        """Return whether a snapshot is on its way to any peer."""
+        return bool(self._transfers)
+
     def index_for(self, peer: Node) -> int:
         """Return the last entry that the snapshot on its way to ``peer`` includes, or 0."""
         transfer = self._transfers.get(peer)

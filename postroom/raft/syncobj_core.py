@@ -283,10 +283,11 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         Args:
             values: the progress of each voter.
         """
-        return min(
-            sorted((values[voter] for voter in voters), reverse=True)[len(voters) // 2]
+        reached = [
+            sorted([values[voter] for voter in voters], reverse=True)[len(voters) // 2]
             for voters in self.voter_sets
-        )
+        ]
+        return reached[0] if len(reached) == 1 else min(reached)
 
     def peer(self, node_id: NodeId) -> Node | None:
         """Return the peer with that id, if it is a voter or a learner."""
