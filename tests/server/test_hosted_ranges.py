@@ -27,6 +27,7 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.raft.interface import NoPeers
+from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.protections import ReadPositions
@@ -96,6 +97,26 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 # --- the ranges of requests
+
+
+def test_ranges_hear_of_a_refusal_only_when_it_changes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, refuse = list[int](), Replica.refuse
+
+    def noted(replica: Replica, refusal: RefusedCalls | None) -> None:
+        heard.append(replica.range_id)
+        refuse(replica, refusal)
+
+    monkeypatch.setattr(Replica, "refuse", noted)
+    replicas, full = store.node.replicas, RefusedCalls(Unavailable("no room", retry_after=1.0))
+    replicas.refuse(None)
+    assert not heard
+    for _ in range(2):
+        replicas.refuse(full)
+    assert heard == list(replicas.hosted)
+    replicas.refuse(None)
+    assert heard == list(replicas.hosted) * 2
 
 
 def test_requests_go_to_the_range_of_their_keys(store: Store) -> None:
