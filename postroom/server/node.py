@@ -50,7 +50,13 @@ from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.hosted_range import HostedRange
 from postroom.server.incoming_ranges import NONE_SHORTER, IncomingRanges
 from postroom.server.lease_spreading import LeaseSpreading
-from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
+from postroom.server.opening import (
+    bring_up_to_date,
+    interrupted,
+    open_store,
+    stopped_by,
+    without_collections,
+)
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.range_calls import RangeCalls
 from postroom.server.replicas import Replicas
@@ -136,15 +142,19 @@ class Node:
         )
         self.departing = DepartingRanges(self, engine, self._stored)
         self._incoming = IncomingRanges(self)
-        for range_id in held_ranges(engine, self._stored):
-            hosted = self.host_range(range_id, options.members if range_id == ROOT_ID else ())
-            if hosted.group.holds_nothing and not hosted.is_root:
-                self._incoming.expect(range_id)
+        self._host_held_ranges()
         self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
         if storage is not None:
             self._incoming.is_applying = True
             bring_up_to_date(storage, self.consensus, self._incoming.written)
             self._incoming.is_applying = False
+
+    @without_collections()
+    def _host_held_ranges(self) -> None:
+        for range_id in held_ranges(self.engine, self._stored):
+            hosted = self.host_range(range_id, self.options.members if range_id == ROOT_ID else ())
+            if hosted.group.holds_nothing and not hosted.is_root:
+                self._incoming.expect(range_id)
 
     def host_range(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
 
@@ -11,7 +12,7 @@ from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.log_device import FolderDevice
 from postroom.kv.log_reader import BLOCK_BYTES
-from postroom.server.opening import LOG_FOLDER, open_storage
+from postroom.server.opening import LOG_FOLDER, open_storage, without_collections
 
 
 def test_a_failed_opening_of_a_damaged_log_closes_its_files(
@@ -43,3 +44,15 @@ def test_a_failed_opening_of_a_damaged_log_closes_its_files(
             open_storage(tmp_path, Random(1))
         assert len(opened) == tries
         assert closed == opened
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_not_looked_for_while_many_objects_are_made(*, is_enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        with without_collections():
+            assert not gc.isenabled()
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
