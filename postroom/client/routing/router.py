@@ -54,7 +54,8 @@ from postroom.protocol.requests import (
     RESULT_DECODERS,
     not_an_answer,
 )
-from postroom.ranges.contract import UNTIL_IT_HAPPENS, ConcernsNode, Request, Scope
+from postroom.ranges.contract import ROOT_ID, UNTIL_IT_HAPPENS, ConcernsNode, Request, Scope
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CommitTransaction, Unprotect
 
 SWEEP_SECONDS: Final = 0.25
@@ -360,7 +361,10 @@ class Router:
         if message.leader == message.node_id:
             # By another clock than the leaseholder's, a transaction might begin long ago.
             self.clock.heard(message.clock)
-        if self._lanes.learn(message.leads, message.node_id, leads=True):
+        leads = message.leads
+        if not leads and message.leader == message.node_id and self._lanes.only is None:
+            leads = [RangeDescriptor(ROOT_ID)]  # its store has one range, and another one was told
+        if self._lanes.learn(leads, message.node_id, leads=True):
             self._failed_tries.assign_again()
         if self._search.welcomed(link, message):
             self._upkeep.protect_again(link)

@@ -563,3 +563,15 @@ def test_each_of_two_thousand_ranges_of_one_node_is_found() -> None:
     asked = set(node.named.values())
     assert asked == {(id_, 2) for id_ in range(2000, 0, -50)}
     answer_all(node, VALUE)
+
+
+def test_a_client_that_was_told_of_a_range_that_does_not_exist_asks_the_only_range_again() -> None:
+    world = World()
+    stream = world.to("a:1")
+    stream.leads()
+    call = world.ask(Get(b"k"))
+    stream.misdirected(only(stream.requests), RangeDescriptor(1, b"x", b"y", 7))
+    welcome_all(world, {"a:1": [], "b:1": [], "c:1": []})
+    stream = world.to("a:1")
+    stream.answer(only(stream.requests), VALUE)
+    assert call.result == VALUE
