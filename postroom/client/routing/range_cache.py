@@ -14,8 +14,9 @@ A node that is mistaken, or lies, must not keep a client busy:
 
 * A node tells of ranges that it leads, and of others. A range that a node leads takes the place of
   those that no leader has confirmed, whatever their generations.
-* A descriptor is *refuted* if a node that was asked for the range does not have it, and tells of
-  none later. It is forgotten, and is learned again only from a node that leads the range.
+* A descriptor is *refuted* if a node that was asked for the range refuses, and tells neither this
+  descriptor nor a later one. It is forgotten, and is learned again only from a node that leads the
+  range.
 * A node that has told several refuted descriptors is not listened to for a few times.
 """
 

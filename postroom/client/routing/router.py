@@ -368,7 +368,7 @@ class Router:
             self._failed_tries.assign_again()
         if self._search.welcomed(link, message):
             self._upkeep.protect_again(link)
-            self._assignment.send_queued()
+        self._assignment.send_queued()
 
     # --- links that end
 

@@ -250,8 +250,7 @@ class FailedTries:
         else:
             way.is_stray = True
             way.refused.add((link.node_id, way.named))
-            told = {(each.range_id, each.generation) for each in descriptors}
-            if way.named is not None and way.named not in told:
+            if way.named is not None and self._lanes.cache.by_id(way.named[0]) not in descriptors:
                 self._lanes.refute(way.named)
                 self.assign_again()
         self.again_elsewhere(call)
