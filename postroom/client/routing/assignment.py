@@ -83,12 +83,22 @@ class Assignment:
                 Spread(call, self._assign_new, self._end).begin(self._lanes)
                 self.send_queued()
                 return None
-            if type(call) is PartCall and call.range_id in self._lanes.by_id:
-                return self._lanes.of_range(call, call.range_id)
+            if type(call) is PartCall and call.range_id:
+                return self._lane_by_id(call)
             return self._lanes.of(call)
         except Error as error:
             self._failed_tries.finish(call, error)
             return None
+
+    def _lane_by_id(self, part: PartCall) -> Lane | None:
+        """Return the lane of a part that goes to a range by its id; ``None``: it is left out."""
+        if part.range_id in self._lanes.by_id:
+            return self._lanes.of_range(part, part.range_id)
+        if self._lanes.cache.has_gap():
+            return self._lanes.of(part)
+        self._failed_tries.done(part)
+        part.leave_out()
+        return None
 
     def _assign_new(self, call: RemoteCall) -> None:
         """Have a call wait in its lane that is under way in the place of another one."""

@@ -10,7 +10,8 @@ request concerns one range, or is refused.
 
 A part is a call like any other. If its range was split meanwhile, it is cut again. A part whose
 keys lie in a gap of the range cache waits until these ranges are known. A call that goes to all
-ranges waits as well.
+ranges waits as well. It asks each of them once, by its id. Ranges that are learned of meanwhile are
+asked when all others have answered. One that does not exist is left out.
 
 All parts of a read have one timestamp. If the call has none, it is the greatest clock of all
 leaseholders, which is asked for before.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +32,9 @@ from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.merges import DIVISIBLE, IN_ORDER, AnsweredPart, cut, merged
 from postroom.ranges.contract import KeySet
 from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks
+
+_UNKNOWN: Final = -1
+"""The range of a part that waits until all ranges are known."""
 
 
 class Spread:
@@ -53,53 +57,82 @@ class Spread:
         self._end = end
         self._answered: list[AnsweredPart] = []
         self._following: deque[PartCall] = deque()
+        self._asked: set[int] = set()
+        self._lanes: Lanes
         self._left = 0
 
     def begin(self, lanes: Lanes) -> None:
         """Assign its parts to lanes, or the first one if they are asked for in order."""
+        self._lanes = lanes
+        request: Any = self._call.request
+        if type(request) is ReleaseLocks:
+            lanes.ended(request.transaction_id)
+        concern = request.concerns()
+        if isinstance(concern, KeySet):
+            parts = [PartCall(self, each) for each in cut(request, concern, lanes.cache)]
+        else:
+            parts = self._parts_by_id()
+        if not parts:
+            self._end(self._call, None, None)
+        self._ask(parts)
+
+    def _ask(self, parts: list[PartCall]) -> None:
         call = self._call
-        parts = self._parts(lanes)
-        if type(call.request) is ReleaseLocks:
-            lanes.ended(call.request.transaction_id)
         for part in parts:
             part.deadline, part.waits = call.deadline, call.waits
         self._left = len(parts)
         way = call.way = call.way or CallWay()
         way.parts = parts
-        if not parts:
-            self._end(call, None, None)
         if type(call.request) in IN_ORDER:
             self._following.extend(parts[1:])
             parts = parts[:1]
         for part in parts:
             self._assign(part)
 
-    def _parts(self, lanes: Lanes) -> list[PartCall]:
+    def _parts_by_id(self) -> list[PartCall]:
+        """Return the parts for the ranges that were not asked yet."""
         request: Any = self._call.request
-        concern = request.concerns()
-        if isinstance(concern, KeySet):
-            return [PartCall(self, each) for each in cut(request, concern, lanes.cache)]
-        return [PartCall(self, request, lane.range_id) for lane in _asked(request, lanes)]
+        ids = [lane.range_id for lane in _to_ask(request, self._lanes)]
+        new = [range_id for range_id in ids if range_id not in self._asked]
+        self._asked.update(new)
+        return [PartCall(self, request, range_id) for range_id in new]
 
     def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
         """Take the answer to a part; end the call with the last one, or with an error."""
-        self._left -= 1
         self._answered.append(AnsweredPart(part.request, result))
+        self._left -= 1
         if self._call.done:
             return
         if error is not None:
             self._end(self._call, None, error)
-        elif not self._left:
-            self._end(self._call, merged(self._call.request, self._answered), None)
         elif self._following:
             self._assign(self._following.popleft())
+        elif not self._left:
+            self._finish()
+
+    def leave_out(self) -> None:
+        """Leave out a part whose range does not exist; end the call if it was the last one."""
+        self._left -= 1
+        if not (self._left or self._call.done):
+            self._finish()
+
+    def _finish(self) -> None:
+        """End the call, unless other ranges are to be asked, or to be learned of."""
+        request = self._call.request
+        if self._asked and type(request) is not ReleaseLocks:
+            has_gap = self._lanes.cache.has_gap()
+            others = [PartCall(self, request, _UNKNOWN)] if has_gap else self._parts_by_id()
+            if others:
+                self._ask(others)
+                return
+        self._end(self._call, merged(request, self._answered), None)
 
 
 class PartCall(RemoteCall):
     """A part of a call that goes to several ranges.
 
     Attributes:
-        range_id: the range to which it goes; 0: that of its keys.
+        range_id: the range to which it goes; 0: that of its keys; -1: none that is known yet.
     """
 
     __slots__ = ("_spread", "range_id")
@@ -112,6 +145,11 @@ class PartCall(RemoteCall):
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the call of which it is a part."""
         self._spread.completed(self, result, error)
+
+    def leave_out(self) -> None:
+        """Tell the call of which it is a part that its range does not exist."""
+        self.done = True
+        self._spread.leave_out()
 
 
 class PresentCall(RemoteCall):
@@ -161,12 +199,12 @@ def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:
     concern = request.concerns()
     if isinstance(concern, KeySet):
         return len(lanes.cache.owners(concern)) > 1
-    if type(call) is PartCall and call.range_id in lanes.by_id:
-        return call.way is not None and call.way.is_stray
+    if type(call) is PartCall and call.range_id:
+        return False
     return type(request) is ReleaseLocks or not lanes.cache.has_gap()
 
 
-def _asked(request: Any, lanes: Lanes) -> list[Lane]:
+def _to_ask(request: Any, lanes: Lanes) -> list[Lane]:
     """Return the lanes of the ranges that are asked."""
     if type(request) is ReleaseLocks:
         return list({lane.target: lane for lane in lanes if lane.target is not None}.values())

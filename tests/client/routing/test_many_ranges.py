@@ -9,6 +9,7 @@ import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import WRONG_RANGES_MAX
+from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol.failures import NOT_LEASEHOLDER, DeadlineExceeded
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges, RangeInfo
@@ -118,6 +119,35 @@ def test_a_commit_over_several_ranges_is_sent_again_when_the_range_of_its_anchor
     assert stream.named[number] == (shorter.range_id, shorter.generation)
     stream.answer(number, COMMITTED)
     assert call.result == COMMITTED
+
+
+def counters(delivered: int) -> Counters:
+    return Counters(delivered=delivered)
+
+
+def test_a_range_that_splits_while_all_are_asked_is_counted_once_and_its_halves_both() -> None:
+    world = three()
+    call = world.ask(ReadCounters())
+    for address, delivered in (("a:1", 1), ("c:1", 100)):
+        answer_all(world.to(address), counters(delivered))
+    stream = world.to("b:1")
+    shorter = msgspec.structs.replace(MIDDLE, end=b"l", generation=MIDDLE.generation + 1)
+    stream.misdirected(only(stream.requests), shorter, RangeDescriptor(4, b"l", b"m", 4))
+    stream.answer(only(stream.requests), counters(10))
+    assert call.result is None, "the right half was not asked yet"
+    stream.answer(only(stream.requests), counters(1000))
+    assert call.result == counters(1111)
+
+
+def test_a_range_that_does_not_exist_is_left_out_when_all_are_asked() -> None:
+    world = three()
+    call = world.ask(ReadCounters())
+    stream = world.to("b:1")
+    stream.misdirected(only(stream.requests), RangeDescriptor(5, b"f", b"m", 4))
+    for address, delivered in (("a:1", 1), ("c:1", 100)):
+        answer_all(world.to(address), counters(delivered))
+    stream.answer(only(stream.requests), counters(1000))
+    assert call.result == counters(1101)
 
 
 def test_requests_about_the_one_root_go_to_the_first_range() -> None:
