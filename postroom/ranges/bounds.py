@@ -69,12 +69,15 @@ class Bounds:
         self.take(descriptor)
 
     def take(self, descriptor: RangeDescriptor) -> None:
-        """Take the bounds of another descriptor of the range."""
-        self.descriptor = descriptor
+        """Take the bounds of another descriptor of the range.
+
+        The descriptor changes last: a thread that reads it first never sees it with older bounds.
+        """
         self.start, self.end = start, end = descriptor.start, descriptor.end
         self.is_whole = not start and end is None
         self.records = keys.transaction_span(start, end)
         self.mail, self.data = keys.mail_span(start, end), keys.data_span(start, end)
+        self.descriptor = descriptor
 
     @property
     def spans(self) -> tuple[keys.KeySpan, ...]:

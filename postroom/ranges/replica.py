@@ -120,6 +120,20 @@ class Replica(AssembledReplica):
             if self.proposal is None:  # else the end of it wakes
                 self.host.wake(urgent=call.urgent)
 
+    def submit_commit(self, call: Call) -> bool:
+        """Take a commit of a client, and return true. Any thread may do so, without a lock.
+
+        If the range has split meanwhile, and does not contain all that the commit concerns, the
+        commit is refused when its turn comes.
+        """
+        if self.failed is not None:
+            call.complete(None, self.failed)
+            return True
+        self.clients.append(call)
+        if self.proposal is None:  # else the end of it wakes
+            self.host.wake(urgent=True)
+        return True
+
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits; return false if it is too late for that."""
         call.cancelled = True

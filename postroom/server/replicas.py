@@ -40,6 +40,8 @@ class Replicas:
     Attributes:
         hosted: the ranges, by id, in the order of their ids.
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
+        submit_commit: takes a commit from any thread, without a lock, and returns true; false: it
+            concerns several ranges, and has to be submitted.
         try_get: returns the newest value of a key, from any thread; ``None``: submit a ``Get``.
         cancel: forgets a request that still waits; returns false if it is too late for that.
         charge: charges this turn for the steps that were spent on taking requests in.
@@ -50,6 +52,7 @@ class Replicas:
     """
 
     submit: Callable[[Call], None]
+    submit_commit: Callable[[Call], bool]
     try_get: Callable[[bytes], Value | None]
     cancel: Callable[[Call], bool]
     charge: Callable[[int], None]
@@ -139,12 +142,14 @@ class Replicas:
         self.charge = first.charge
         if len(self._replicas) == 1:
             self.submit, self.try_get, self.cancel = first.submit, first.try_get, first.cancel
+            self.submit_commit = first.submit_commit
             self._is_used_up = first.is_used_up
             self.wants_turn, self.hurries = first.wants_turn, first.hurries
             self.evaluate, self.next_deadline = first.turn, first.next_deadline
         else:
             turns = self._turns
             self.submit, self.try_get, self.cancel = self._route, self._try_get, self._cancel
+            self.submit_commit = self._route_commit
             self._is_used_up = self._is_any_used_up
             self.wants_turn, self.hurries = turns.wants_turn, turns.hurries
             self.evaluate, self.next_deadline = self._evaluate, turns.next_deadline
@@ -230,6 +235,21 @@ class Replicas:
         owner.submit(call)
         if owner.is_used_up():
             self._is_used_up_by(owner)
+
+    def _route_commit(self, call: Call) -> bool:
+        """Submit a commit if all that it concerns lies in one range; return whether it does.
+
+        Any thread may do so, without a lock, while ranges split. Others need ``submit``.
+        """
+        single = call.request.single_keys()
+        owner = None if single is None else self._spans.owner(single[0])
+        if owner is None:
+            return False
+        descriptor = owner.bounds.descriptor
+        if not owner.bounds.contains_keys(single):
+            return False
+        call.taken_by, call.within = owner, descriptor
+        return owner.submit_commit(call)
 
     def submit_to(self, replica: Replica, call: Call) -> None:
         """Submit a request to one of several replicas."""

@@ -113,13 +113,11 @@ class ThreadDriver(NodeDriver):
     # --- a sender
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """Send ``request``, and return its answer. Commits do without the lock."""
+        """Send ``request``, and return its answer. Commits in one range do without the lock."""
         if self._closed:
             raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
-        if type(request) is CommitTransaction:
-            self._replicas.submit(answer)
-        else:
+        if type(request) is not CommitTransaction or not self._replicas.submit_commit(answer):
             with self._signals, self._lock:
                 self._replicas.submit(answer)
                 self._answered.wake_next()  # it may have freed what others wait for

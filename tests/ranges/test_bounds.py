@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -170,6 +170,22 @@ def test_a_call_is_looked_at_again_when_the_bounds_have_changed() -> None:
     assert call.within is own.descriptor
     own.take(RangeDescriptor(7, b"a", b"f", generation=2))
     assert own.refusal_of(call) is not None
+
+
+def test_a_thread_never_sees_the_descriptor_of_later_bounds_with_the_bounds_before() -> None:
+    own, seen = bounds(b"a", b"m"), list[RangeDescriptor]()
+
+    class LaterDescriptor(NamedTuple):
+        start: bytes
+
+        @property
+        def end(self) -> bytes:
+            seen.append(own.descriptor)
+            return b"f"
+
+    before = own.descriptor
+    own.take(LaterDescriptor(b"a"))  # type: ignore[arg-type]  # one that looks meanwhile
+    assert seen == [before]
 
 
 def test_a_refusal_names_the_descriptor_and_is_tried_again() -> None:

@@ -23,15 +23,18 @@ from postroom.kv.memory import MemoryEngine
 from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
+from postroom.ranges.calls import Call
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.requests import CommitTransaction, Get, GetMany, ScanChanges
+from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put, ScanChanges
+from postroom.ranges.transactions.coordinator import Coordinator
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node
 from postroom.server.thread_driver import ThreadDriver
 from tests.client.stores import Store
-from tests.server.hosting import cut
+from tests.messaging.one_range import Asked
+from tests.server.hosting import bound, cut
 
 
 def _node() -> Node:
@@ -71,6 +74,43 @@ def test_threads_use_all_ranges_and_list_them() -> None:
         assert [(each.id, each.start) for each in listed] == [(1, b""), (2, b"m"), (3, b"z")]
         (one,) = driver.run(_answer(driver, ListRanges(b"n", b"o")))
         assert one.id == 2
+
+
+def test_a_commit_over_several_ranges_is_taken_under_the_lock_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, takes = list[bool](), Coordinator.takes
+
+    def taking(coordinator: Coordinator, call: Call) -> bool:
+        is_taken = takes(coordinator, call)
+        if is_taken:
+            taken.append(driver._lock.locked())
+        return is_taken
+
+    monkeypatch.setattr(Coordinator, "takes", taking)
+    with threaded() as (driver, db), db.begin() as tx:
+        tx.put(b"a", b"1")
+        tx.put(b"n", b"1")
+    assert taken == [True]
+
+
+def test_a_commit_that_meets_a_split_is_looked_at_again_when_its_turn_comes() -> None:
+    node = _node()
+    replica = node.replicas.by_id(1)
+
+    class SplitMeanwhile(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            bound(node, 1, b"", b"f")
+            return super().__iter__()
+
+    class Commit(CommitTransaction[Any], frozen=True):
+        def single_keys(self) -> list[bytes]:
+            return SplitMeanwhile([b"a", b"k"])
+
+    call = Asked(Commit(b"t" * 16, 0, 60.0, 0, b"a", [], [], [Put(b"k", b"1")]))
+    assert node.replicas.submit_commit(call)
+    assert replica.bounds.end == b"f"
+    assert call.within is not replica.bounds.descriptor
 
 
 def test_tasks_use_all_ranges_and_list_them() -> None:
