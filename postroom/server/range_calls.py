@@ -312,7 +312,7 @@ class RangeCalls:
             return
         try:
             messages = decode_messages(frame)
-            clock = max(message.clock for message in messages)
+            clock = max([message.clock for message in messages])
             self._node.clock.update(clock, CALL_CLOCK_OFFSET_SECONDS_MAX)
             size = len(frame) // len(messages)
             for message in messages:
@@ -358,7 +358,7 @@ class RangeCalls:
         failure = None if error is None else failure_from(error)
         if isinstance(error, WrongRange):
             failure = WRONG_RANGE, str(error), None
-        packed = _NOTHING if failure is not None else msgspec.Raw(encode(result))
+        packed = _NOTHING if result is None else msgspec.Raw(encode(result))
         answer = CallAnswer(number, packed, failure, self._node.clock.last())
         self._gather(sender, encode(answer))
 

@@ -30,6 +30,7 @@ from postroom.ranges.requests import (
     Increment,
     Put,
 )
+from postroom.ranges.transactions.requests import Ballot, Prepare
 from tests.messaging.one_range import Asked
 from tests.protocol.test_contract import sample
 from tests.ranges.neighbours import LONGEST, ODD_KEYS
@@ -155,7 +156,17 @@ commits = st.builds(
 )  # fmt: skip
 
 
-@given(spans, commits | st.builds(Get, odd_keys))
+preparations = st.builds(
+    Prepare, st.just(b"t" * 16), st.just(Ballot(1, 1, 1)), odd_keys, st.just(0), st.just(0),
+    st.lists(odd_keys, max_size=2), st.lists(spans, max_size=1),
+    st.lists(
+        st.builds(Put, odd_keys, st.just(b"")) | st.builds(DeleteRange, odd_keys, odd_keys),
+        max_size=3,
+    ),
+)  # fmt: skip
+
+
+@given(spans, commits | preparations | st.builds(Get, odd_keys))
 def test_single_keys_tell_of_a_request_what_its_participants_do(
     span: tuple[bytes, bytes | None], request: Any
 ) -> None:

@@ -186,7 +186,7 @@ class Coordinator:
         if (
             type(request) is not CommitTransaction
             or type(call) is _OwnCall
-            or not self._bounds.contains_all(request.concerns())
+            or not self._is_here(request)
         ):
             return False
         self._arrived.append(call)
@@ -195,6 +195,12 @@ class Coordinator:
             self._replica.submit(_OwnCall(Now(), self._has_asked))
         self._wake()
         return True
+
+    def _is_here(self, request: CommitTransaction[Any]) -> bool:
+        """Return whether this range decides about a commit."""
+        if request.anchor:
+            return self._bounds.contains(request.anchor)
+        return self._bounds.contains_all(request.concerns())
 
     def restart(self) -> None:
         """Begin under a new lease: no run of an earlier one commits."""
@@ -280,8 +286,8 @@ class Coordinator:
             else:  # the range has got wider meanwhile
                 self._replica.submit(call)
             return
-        is_here = self._bounds.contains_all(request.concerns())
-        if not is_here or self._replica.intents.closed.contain(KeySet((request.anchor,))):
+        closed = self._replica.intents.closed
+        if not self._is_here(request) or (closed and closed.contain(KeySet((request.anchor,)))):
             call.complete(None, _moved())
             return
         if any(_size_of(request, part) > PREPARED_RECORD_BYTES_MAX for part in division.others):
@@ -338,6 +344,8 @@ class Coordinator:
         request = run.own_request()
         run.own_call = _OwnCall(request, partial(self._ended, run, request))
         self._second_rounds[id(request)] = run
+        if run.generation == self._bounds.descriptor.generation:
+            run.own_call.within = self._bounds.descriptor
         self._replica.submit(run.own_call)
 
     def _decide(

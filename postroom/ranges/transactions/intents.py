@@ -24,7 +24,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
@@ -84,7 +84,7 @@ decode_record: Final = msgspec.msgpack.Decoder(PreparedRecord).decode
 
 
 class Intent:
-    """A prepared record in memory, without the values that it will write.
+    """A prepared record in memory, without large values that it will write.
 
     Attributes:
         transaction_id: the id of the transaction.
@@ -94,12 +94,13 @@ class Intent:
         above: a timestamp at or above which it may commit. The anchor may raise it.
         since: when it came into the table, on the monotonic clock.
         is_applied: whether its record is applied.
+        writes: its writes, if they are few bytes; ``None``: they are in the stored record alone.
         waiting: the calls that wait for it, with what they have met.
     """
 
     __slots__ = (
         "above", "anchor", "answers", "ballot", "began", "inboxes", "is_applied", "reads", "since",
-        "size_bytes", "spans", "timestamp", "transaction_id", "waiting", "written",
+        "size_bytes", "spans", "timestamp", "transaction_id", "waiting", "writes", "written",
         "written_spans",
     )  # fmt: skip
 
@@ -110,15 +111,20 @@ class Intent:
         self.ballot, self.anchor = record.ballot, record.anchor
         self.timestamp = self.above = record.timestamp
         self.began, self.answers = record.began, record.answers
-        self.reads = tuple(dict.fromkeys(record.reads))
-        self.written = tuple(dict.fromkeys(record.written))
-        self.inboxes = tuple(dict.fromkeys(record.inboxes))
-        self.spans = tuple(UserSpan(*span) for span in dict.fromkeys(record.spans))
-        self.written_spans = tuple(UserSpan(*span) for span in dict.fromkeys(record.written_spans))
+        self.reads = tuple(dict.fromkeys(record.reads)) if record.reads else ()
+        self.written = tuple(dict.fromkeys(record.written)) if record.written else ()
+        self.inboxes = tuple(dict.fromkeys(record.inboxes)) if record.inboxes else ()
+        self.spans = _user_spans(record.spans) if record.spans else ()
+        self.written_spans = _user_spans(record.written_spans) if record.written_spans else ()
         self.size_bytes = size_bytes
         self.since = since
         self.is_applied = True
+        self.writes: list[Any] | None = None
         self.waiting: dict[Call, MeetsIntent] = {}
+
+
+def _user_spans(spans: list[Span]) -> tuple[UserSpan, ...]:
+    return tuple(UserSpan(*span) for span in dict.fromkeys(spans))
 
 
 class MeetsIntent(Exception):
@@ -187,6 +193,28 @@ class _Holders:
         if self._by_span:
             for span in self._spans.holding(key):
                 yield from self._by_span[span].values()
+
+    def of_another(
+        self, names: Sequence[bytes], spans: Sequence[Span], own: bytes
+    ) -> Intent | None:
+        """Return an intent of another transaction with any of some keys and spans; else ``None``.
+
+        Args:
+            names: the keys.
+            spans: the spans.
+            own: the id of the transaction whose intents do not count.
+        """
+        by_key, has_spans = self.by_key, bool(self._by_span)
+        for key in names:
+            if has_spans or key in by_key:
+                for intent in self.of_key(key):
+                    if intent.transaction_id != own:
+                        return intent
+        for span in spans:
+            for intent in self.of_span(*span):
+                if intent.transaction_id != own:
+                    return intent
+        return None
 
     def of_span(self, start: bytes, end: bytes | None) -> Iterator[Intent]:
         """Iterate over the intents that have a key in common with a span."""
@@ -286,9 +314,12 @@ class IntentTable:
     def _add(self, intent: Intent) -> None:
         self.by_transaction[intent.transaction_id] = intent
         self.size_bytes += intent.size_bytes
-        self._writers.add(intent, intent.written, intent.written_spans)
-        self._readers.add(intent, intent.reads, intent.spans)
-        self._inboxes.add(intent, intent.inboxes, ())
+        if intent.written or intent.written_spans:
+            self._writers.add(intent, intent.written, intent.written_spans)
+        if intent.reads or intent.spans:
+            self._readers.add(intent, intent.reads, intent.spans)
+        if intent.inboxes:
+            self._inboxes.add(intent, intent.inboxes, ())
 
     def remove(self, intent: Intent, *, commits: bool) -> None:
         """Remove an intent that a proposal under evaluation ends.
@@ -300,9 +331,12 @@ class IntentTable:
         del self.by_transaction[intent.transaction_id]
         self.met.pop(intent, None)
         self.size_bytes -= intent.size_bytes
-        self._writers.remove(intent, intent.written, intent.written_spans)
-        self._readers.remove(intent, intent.reads, intent.spans)
-        self._inboxes.remove(intent, intent.inboxes, ())
+        if intent.written or intent.written_spans:
+            self._writers.remove(intent, intent.written, intent.written_spans)
+        if intent.reads or intent.spans:
+            self._readers.remove(intent, intent.reads, intent.spans)
+        if intent.inboxes:
+            self._inboxes.remove(intent, intent.inboxes, ())
         self.going[intent.transaction_id] = intent
         self.has_changed = True
         self._is_in_disorder = self._is_in_disorder or commits
@@ -364,20 +398,25 @@ class IntentTable:
         Raises:
             MeetsIntent: it has to wait.
         """
+        if not self.by_transaction:
+            return
         own, writers, readers = request.transaction_id, self._writers, self._readers
-        age = request.began, own
-        found = self._that_hold(writers, KeySet(tuple(request.reads), tuple(request.spans)))
-        for intent in found:
-            if intent.transaction_id != own:
-                raise MeetsIntent(intent, age=age)
+        met = writers.of_another(request.reads, request.spans, own)
         for write in request.writes:
-            concern = write.concerns()
-            if write.is_sent or not isinstance(concern, KeySet):
+            if met is not None:
+                break
+            if write.is_sent:
                 continue
-            for holders in (writers, readers):
-                for intent in self._that_hold(holders, concern):
-                    if intent.transaction_id != own:
-                        raise MeetsIntent(intent, age=age)
+            spans: Sequence[Span] = ()
+            names = write.single_keys()
+            if names is None:
+                concern = write.concerns()
+                if not isinstance(concern, KeySet):
+                    continue
+                names, spans = concern
+            met = writers.of_another(names, spans, own) or readers.of_another(names, spans, own)
+        if met is not None:
+            raise MeetsIntent(met, age=(request.began, own))
 
     def keeps_away(self, concern: KeySet) -> bool:
         """Return whether nothing may be written to some keys and spans."""

@@ -47,6 +47,7 @@ from postroom.errors import (
 from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import (
     PREPARED_BYTES_MAX,
+    PREPARED_KEPT_BYTES_MAX,
     PREPARED_MAX,
     PREPARED_RECORD_BYTES_MAX,
     PREPARED_SPANS_MAX,
@@ -173,6 +174,8 @@ class Participation:
         ctx.writes[self._intents.record_key(request.transaction_id)] = packed
         ctx.grow(len(packed))
         intent = self._intents.add(request.transaction_id, record, len(packed))
+        if len(packed) <= PREPARED_KEPT_BYTES_MAX:
+            intent.writes = request.writes
         ctx.after.append(partial(setattr, intent, "is_applied", True))
         return Prepared(record.timestamp, answers)
 
@@ -252,7 +255,8 @@ class Participation:
         Raises:
             WrongRange: some of its span belongs to another range.
         """
-        self._bounds.check(request)
+        if not self._bounds.contains_span(request.start, request.end):
+            raise WrongRange(self._bounds.descriptor)
         intent = self._intents.by_transaction.get(request.transaction_id)
         if intent is None or intent.ballot != request.ballot:
             return None
@@ -267,10 +271,8 @@ class Participation:
         self, ctx: Evaluation, intent: Intent, timestamp: int
     ) -> Generator[object, None, None]:
         """Carry out the writes of a transaction at the timestamp of its commit."""
-        stored = ctx.get(self._intents.record_key(intent.transaction_id))
-        assert stored is not None
         if intent.written or intent.written_spans or intent.inboxes:
-            writes = self._decode_writes(decode_record(stored).writes)
+            writes = self._stored_writes(ctx, intent) if intent.writes is None else intent.writes
             ctx.transaction_id, ctx.source = intent.transaction_id, intent.anchor
             _set_time(ctx, timestamp)
             try:
@@ -285,6 +287,11 @@ class Participation:
                 _set_time(ctx, self._clock.now())
         self._end(ctx, intent, commits=True)
         ctx.after.append(partial(self._release, intent.transaction_id))
+
+    def _stored_writes(self, ctx: Evaluation, intent: Intent) -> list[Any]:
+        stored = ctx.get(self._intents.record_key(intent.transaction_id))
+        assert stored is not None
+        return self._decode_writes(decode_record(stored).writes)
 
     def _end(self, ctx: Evaluation, intent: Intent, *, commits: bool) -> None:
         ctx.writes[self._intents.record_key(intent.transaction_id)] = None

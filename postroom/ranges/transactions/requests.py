@@ -12,6 +12,7 @@ others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 import msgspec
@@ -114,6 +115,18 @@ class Prepare(Maintenance, Generic[AnyWrite], frozen=True, tag="prepare"):
                 keys += concern.keys
                 spans += concern.spans
         return KeySet(tuple(keys), tuple(spans))
+
+    def single_keys(self) -> Sequence[bytes] | None:
+        """Return what it has read, and writes, if that is single keys."""
+        if self.spans:
+            return None
+        found = list(self.reads)
+        for write in self.writes:
+            single = write.single_keys()
+            if single is None:
+                return None
+            found += single
+        return found or None
 
 
 class Resolve(ConcernsSpan, Maintenance, frozen=True, tag="resolve"):

@@ -61,6 +61,7 @@ class TransactionService:
     ) -> None:
         self._replica = replica
         self._wake_up = wake_up
+        self._is_awake = False
         wake = self._wake
         self.resolver = Resolver(
             replica.range_id, replica.bounds, carrier, monotonic, wake, replica.submit
@@ -79,18 +80,21 @@ class TransactionService:
 
     def begin_lease(self, stored: Reader) -> None:
         """Begin afresh from what is stored, under a new lease."""
+        self._is_awake = False
         self.coordinator.restart()
         self.pusher.restart()
         self.resolver.restart(stored)
 
     def end_lease(self) -> None:
         """End all runs: this replica serves no longer."""
+        self._is_awake = False
         self.coordinator.end()
         self.pusher.restart()
         self.resolver.end()
 
     def step(self) -> float:
         """Do what there is to do; return in how many seconds there is more at the latest."""
+        self._is_awake = False
         return min(self.coordinator.step(), self.pusher.step(), self.resolver.step())
 
     async def run(self) -> None:
@@ -100,8 +104,10 @@ class TransactionService:
 
     def _wake(self) -> None:
         """Have a step taken soon; a store that rests takes none until it begins to work."""
-        self._replica.rouse()
-        self._wake_up.set(urgent=True)
+        if not self._is_awake:  # else it was woken, and has taken no step since
+            self._is_awake = True
+            self._replica.rouse()
+            self._wake_up.set(urgent=True)
 
     def _end(self, intent: Intent, timestamp: int) -> None:
         """End an intent of this range: committed at a timestamp, or dead (0)."""

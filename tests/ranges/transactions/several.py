@@ -49,8 +49,14 @@ class _Carried(Call):
 
 
 class _Notice:
+    """A wake-up that counts how often it was set."""
+
+    number = 0
+
     def set(self, *, urgent: bool = False) -> None:
-        """Do nothing: the script takes steps."""
+        """Count: the script takes steps."""
+        del urgent
+        self.number += 1
 
     async def wait(self, timeout_seconds: float) -> None:
         raise NotImplementedError
@@ -60,6 +66,7 @@ class Leaseholder(Participant):
     """A range with the service for its transactions."""
 
     service: TransactionService
+    notice: _Notice
 
 
 @dataclass
@@ -77,7 +84,10 @@ class Network:
     answers: list[Packet] = field(default_factory=list)
 
     def recipient_of(self, key: bytes) -> Recipient:
-        member = self.store.owner(key)
+        try:
+            member = self.store.owner(key)
+        except StopIteration:
+            return Recipient(0, key, key + b"\x00")
         return Recipient(member.range_id, member.replica.bounds.start, member.replica.bounds.end)
 
     def carry(self, recipient: Recipient, request: Any, answered: Answered) -> None:
@@ -115,8 +125,9 @@ class Several:
             self.members.append(self._served(member))
 
     def _served(self, member: Leaseholder) -> Leaseholder:
+        member.notice = _Notice()
         member.service = TransactionService(
-            member.replica, self.network, member.monotonic, _Notice()
+            member.replica, self.network, member.monotonic, member.notice
         )
         member.service.begin_lease(member.engine)
         return member

@@ -54,6 +54,16 @@ def test_a_commit_writes_in_all_ranges_at_one_timestamp(store: Several) -> None:
     assert store.records() == 0
 
 
+def test_a_service_is_woken_once_for_all_that_comes_before_its_step(store: Several) -> None:
+    first = store.members[0]
+    for each in (b"1", b"2", b"3"):
+        store.commit(Put(A + each, b""), Put(B + each, b""))
+    assert first.notice.number == 1
+    first.service.step()
+    store.commit(Put(A + b"4", b""), Put(B + b"4", b""))
+    assert first.notice.number == 2
+
+
 def test_answers_come_in_the_order_of_the_writes(store: Several) -> None:
     store.settle()
     for key in (A, b"b", B, C):

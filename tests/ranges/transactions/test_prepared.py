@@ -15,6 +15,7 @@ from postroom.errors import (
     WrongType,
 )
 from postroom.kv.engine import EngineFailed
+from postroom.limits import PREPARED_KEPT_BYTES_MAX
 from postroom.messaging.requests import (
     CheckInbox,
     DeliverDue,
@@ -78,6 +79,24 @@ def test_a_prepared_write_takes_effect_at_the_timestamp_of_its_commit(store: Par
     assert store.value(b"k", p + SECOND - 1) == b"old"
     assert store.records() == 0
     assert not store.intents
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+@pytest.mark.parametrize("size", [10, 2 * PREPARED_KEPT_BYTES_MAX])
+def test_only_small_writes_stay_in_memory_and_all_take_effect(
+    store: Participant, size: int, is_taken_over: bool
+) -> None:
+    id_, value = transaction_id(), b"v" * size
+    at = store.prepare(id_, Put(b"k", value), Increment(b"n")).timestamp
+    if is_taken_over:
+        store = store.taken_over()
+    (intent,) = store.intents.by_transaction.values()
+    is_kept = intent.writes is not None
+    assert is_kept == (size < PREPARED_KEPT_BYTES_MAX and not is_taken_over)
+    store.resolve(id_, at)
+    assert store.value(b"k", at) == value
+    assert store.value(b"n", at) == (1).to_bytes(8, "big")
+    assert store.records() == 0
 
 
 def test_a_dead_transaction_leaves_nothing(store: Participant) -> None:
