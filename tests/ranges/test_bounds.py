@@ -175,6 +175,16 @@ def test_single_keys_tell_of_a_request_what_its_participants_do(
     assert (own.refusal(request) is None) == contains_all
 
 
+@pytest.mark.parametrize(("read", "written"), [(b"b", b"z"), (b"z", b"b")])
+def test_a_preparation_is_refused_if_a_read_or_a_write_is_elsewhere(
+    read: bytes, written: bytes
+) -> None:
+    prepare = Prepare(b"t" * 16, Ballot(1, 1, 1), b"anchor", 0, 0, [read], [], [Put(written, b"")])
+    assert bounds(b"b").refusal(prepare) is None
+    assert isinstance(bounds(b"b", b"z").refusal(prepare), WrongRange)
+    assert isinstance(bounds(b"c").refusal(prepare), WrongRange)
+
+
 def test_a_call_is_looked_at_again_when_the_bounds_have_changed() -> None:
     own, call = bounds(b"a", b"m"), Asked(Get(b"k"))
     assert own.refusal_of(call) is None
