@@ -13,6 +13,7 @@ from postroom import limits
 from postroom.client import database, pages
 from postroom.client.commits import Lost, commit_one
 from postroom.errors import TransactionConflict
+from postroom.ranges.replica import Replica
 from postroom.ranges.requests import DeleteRange, ReverseScan, Scan
 from postroom.ranges.transactions.requests import Refresh
 from tests.client.stores import Store
@@ -172,14 +173,13 @@ def test_values_of_several_ranges_come_with_their_types(store: Store) -> None:
 def test_a_limit_ends_a_scan_in_the_range_where_it_is_reached(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replicas = store.node.replicas
-    asked, submit_to = list[tuple[int, type]](), replicas.submit_to
+    asked, submit = list[tuple[int, type]](), Replica.submit
 
-    def noted(replica: Any, call: Any) -> None:
+    def noted(replica: Replica, call: Any) -> None:
         asked.append((replica.range_id, type(call.request)))
-        submit_to(replica, call)
+        submit(replica, call)
 
-    monkeypatch.setattr(replicas, "submit_to", noted)
+    monkeypatch.setattr(Replica, "submit", noted)
     assert [key for key, _ in store.db.scan(limit=3)] == [b"a", b"k", b"n"]
     with store.db.begin() as tx:
         assert [key for key, _ in tx.scan(limit=2, reverse=True)] == [b"z", b"n"]

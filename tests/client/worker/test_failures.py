@@ -102,7 +102,7 @@ def test_a_traceback_begins_with_the_function_of_the_user(
 def test_each_dead_letter_is_a_line_that_names_the_command_which_revives_it(
     store: postroom.testing.Store, lines: Lines
 ) -> None:
-    q = store.db.create_queue("q", max_attempts=2)
+    q = store.db.create_queue("q", max_attempts=2, min_backoff=60)
     worker = postroom.Worker(store.db)
     failing(worker)
     with store.db.begin() as tx:
@@ -110,7 +110,7 @@ def test_each_dead_letter_is_a_line_that_names_the_command_which_revives_it(
             tx.enqueue("q", b"%d" % number, id=f"m{number}")
     worker.run_until_idle()
     assert texts(lines, "dead") == []
-    store.advance(100)
+    store.advance(1000)
     worker.run_until_idle()
     dead = texts(lines, "is dead after 2 attempts")
     assert len(dead) == q.stats().dead == 100

@@ -213,8 +213,7 @@ class Joining:
             self._cluster.agenda.after(self._retry_seconds, lambda: self._open(machine))
 
     def _at_leaseholder(self, request: Any, told: Callable[[Any], object]) -> None:
-        for machine in self._cluster.machines:
-            node = machine.node
-            if node is not None and node.failed is None and node.root.replica.serves:
-                machine.act(lambda node=node: node.replicas.submit(Asked(request, told)))  # type: ignore[misc]
-                return
+        machine = self._cluster.leader()  # its lease may have lapsed; the request renews it
+        node = None if machine is None else machine.node
+        if machine is not None and node is not None and node.failed is None:
+            machine.act(lambda: node.replicas.submit(Asked(request, told)))
