@@ -399,6 +399,8 @@ class NodeRecords:
         if 0 < request.node_id < nodes.next_node_id and nodes.by_id(request.node_id) is None:
             return nodes  # it has left: the request is repeated, or somebody else was faster
         leaving = _named(nodes, request.node_id)
+        if leaving.retired:
+            return nodes  # the request is repeated until the node is gone: no entry each time
         staying = [n for n in nodes.nodes if not n.retired and n.node_id != request.node_id]
         if not staying:
             raise Invalid(

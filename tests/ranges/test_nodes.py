@@ -93,6 +93,14 @@ def test_asking_again_changes_nothing() -> None:
     assert msgspec.structs.replace(request, node_id=0) == AdmitNode(store(2), "host2:1")
 
 
+def test_a_node_that_is_retired_already_is_retired_without_a_write() -> None:
+    """An administrator may ask until it is gone. Each entry would delay those that join."""
+    nodes, writes = evaluate(RetireNode(2), node(1), node(2, retired=True))
+    assert nodes.by_id(2).retired
+    assert not writes
+    assert evaluate(RetireNode(2), node(1), node(2))[1]
+
+
 # --- keys -----------------------------------------------------------------------------------------
 
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
