@@ -44,9 +44,9 @@ PREPARED_MAX: Final = 10_000
 PREPARED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The bytes of these."""
 PREPARED_RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The bytes of one of them: what a transaction has read and writes in another range."""
 PREPARED_KEPT_BYTES_MAX: Final = 2 * 1024
 """The size of a prepared record up to which its writes stay in the leaseholder's memory, too."""
-"""The bytes of one of them: what a transaction has read and writes in another range."""
 PREPARED_SPANS_MAX: Final = 10_000
 """The spans that a transaction may have read in another range than that of its anchor."""
 
