@@ -75,9 +75,10 @@ UNSETTLED: Final = -1
 """The range of the timestamp before the first answer."""
 UNKNOWN_RANGE: Final = -2
 """The range of a timestamp of which it is not known: reads in every range ask for later changes."""
-LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
 EVERY_RANGE: Final = -3
 """The range of a timestamp that no leaseholder's clock was above: no reads ask."""
+LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
+"""The last key that a store may have."""
 
 
 class Reads(msgspec.Struct, eq=False, gc=False):

@@ -68,6 +68,8 @@ class Stream:
                 self.hello = message
             else:
                 self.requests |= dict(message.requests)
+                for number, _ in message.requests:
+                    self.named.pop(number, None)
                 for number, range_id, generation in message.ranges:
                     self.named[number] = (range_id, generation)
                 self.withdrawn += message.withdrawn

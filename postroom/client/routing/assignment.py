@@ -96,8 +96,7 @@ class Assignment:
             return self._lanes.of_range(part, part.range_id)
         if self._lanes.cache.has_gap():
             return self._lanes.of(part)
-        self._failed_tries.done(part)
-        part.leave_out()
+        self._end(part, None, None)
         return None
 
     def _assign_new(self, call: RemoteCall) -> None:

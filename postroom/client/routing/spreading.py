@@ -98,8 +98,15 @@ class Spread:
         return [PartCall(self, request, range_id) for range_id in new]
 
     def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
-        """Take the answer to a part; end the call with the last one, or with an error."""
-        self._answered.append(AnsweredPart(part.request, result))
+        """Take the answer to a part; end the call with the last one, or with an error.
+
+        The answer to a part whose range is not known any more does not count. Another range may
+        have given it, and that is asked by its own id.
+        """
+        if part.range_id and part.range_id not in self._lanes.by_id:
+            self._asked.discard(part.range_id)
+        else:
+            self._answered.append(AnsweredPart(part.request, result))
         self._left -= 1
         if self._call.done:
             return
@@ -110,16 +117,10 @@ class Spread:
         elif not self._left:
             self._finish()
 
-    def leave_out(self) -> None:
-        """Leave out a part whose range does not exist; end the call if it was the last one."""
-        self._left -= 1
-        if not (self._left or self._call.done):
-            self._finish()
-
     def _finish(self) -> None:
         """End the call, unless other ranges are to be asked, or to be learned of."""
         request = self._call.request
-        if self._asked and type(request) is not ReleaseLocks:
+        if not isinstance(request.concerns(), KeySet) and type(request) is not ReleaseLocks:
             has_gap = self._lanes.cache.has_gap()
             others = [PartCall(self, request, _UNKNOWN)] if has_gap else self._parts_by_id()
             if others:
@@ -145,11 +146,6 @@ class PartCall(RemoteCall):
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the call of which it is a part."""
         self._spread.completed(self, result, error)
-
-    def leave_out(self) -> None:
-        """Tell the call of which it is a part that its range does not exist."""
-        self.done = True
-        self._spread.leave_out()
 
 
 class PresentCall(RemoteCall):

@@ -253,6 +253,8 @@ class FailedTries:
             if way.named is not None and self._lanes.cache.by_id(way.named[0]) not in descriptors:
                 self._lanes.refute(way.named)
                 self.assign_again()
+            if self._lanes.only is not None:  # the named range does not exist
+                way.named = None
         self.again_elsewhere(call)
 
     def again_elsewhere(self, call: RemoteCall) -> None:

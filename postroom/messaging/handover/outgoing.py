@@ -32,12 +32,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.counters import Conservation
-from postroom.messaging.handover.parts import (
-    first_key,
-    has_keys,
-    is_within,
-    part_within,
-)
+from postroom.messaging.handover.parts import first_key, has_keys, is_within, part_within
 from postroom.messaging.handover.positions import position_of
 from postroom.messaging.handover.pressure import check_room
 from postroom.messaging.requests import Deliverable, Executable

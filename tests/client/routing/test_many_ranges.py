@@ -150,6 +150,33 @@ def test_a_range_that_does_not_exist_is_left_out_when_all_are_asked() -> None:
     assert call.result == counters(1101)
 
 
+def lied_to(request: Any) -> tuple[Asked, Stream]:
+    """Return a call of a client that has learned of the lie that there is a range 9."""
+    world = World()
+    stream = world.to("a:1")
+    stream.leads(RangeDescriptor(1, b"", b"m", 2), RangeDescriptor(9, b"m", None, 2))
+    call = world.ask(request)
+    for number, (range_id, _) in list(stream.named.items()):
+        if range_id == 9:
+            stream.misdirected(number, RangeDescriptor(1, b"", None, 3))
+    return call, stream
+
+
+def test_a_call_names_no_range_once_the_store_has_only_one() -> None:
+    call, stream = lied_to(Get(b"z"))
+    number = only(stream.requests)
+    assert number not in stream.named
+    stream.answer(number, VALUE)
+    assert call.result == VALUE
+
+
+def test_the_only_range_is_counted_once_if_another_one_was_a_lie() -> None:
+    call, stream = lied_to(ReadCounters())
+    assert len(stream.requests) == 2, "the part of the lie went to the only range"
+    answer_all(stream, counters(1))
+    assert call.result == counters(1)
+
+
 def test_requests_about_the_one_root_go_to_the_first_range() -> None:
     world = three()
     world.ask(Protect(9))
