@@ -188,10 +188,14 @@ class RangeCalls:
         return self._node.replicas.version
 
     def recipient_of(self, key: bytes) -> Recipient:
-        """Return the range that contains a key; one without an id, if there is none here."""
+        """Return the range that contains a key.
+
+        If there is none here, it has the id 0, and reaches to the ranges beside it. A span that is
+        cut at the ends of ranges gets past it in one step.
+        """
         replica = self._node.replicas.by_key(key)
         if replica is None:
-            return Recipient(0, key, key + b"\x00")
+            return Recipient(0, *self._node.replicas.gap(key))
         return Recipient(replica.range_id, replica.bounds.start, replica.bounds.end)
 
     def carry(self, recipient: Recipient, request: Request, answered: Answered) -> None:

@@ -192,6 +192,10 @@ class Replicas:
         """Return the replica of the range that contains ``key``; ``None``: there is none here."""
         return self._spans.owner(key)
 
+    def gap(self, key: bytes) -> Span:
+        """Return the keys around one of no range here that no range here contains either."""
+        return self._spans.gap(key)
+
     def by_span(self, start: bytes, end: bytes | None) -> tuple[Replica, ...]:
         """Return the replicas of the ranges that contain a part of a span, in order of keys."""
         return self._spans.owners(start, end)

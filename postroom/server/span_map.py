@@ -68,6 +68,13 @@ class SpanMap(Generic[Owner]):
         end = ends[index]
         return owners[index] if end is None or key < end else None
 
+    def gap(self, key: bytes) -> Span:
+        """Return the longest span around a key without an owner in which no key has one."""
+        starts, ends, _ = self._map
+        index = bisect_right(starts, key)
+        before = ends[index - 1] if index else None
+        return before or b"", starts[index] if index < len(starts) else None
+
     def owners(self, start: bytes, end: bytes | None) -> tuple[Owner, ...]:
         """Return the owners of a part of a span, in the order of their keys."""
         starts, ends, owners = self._map

@@ -335,6 +335,13 @@ def test_new_bounds_make_the_service_look_again(post: Post) -> None:
         assert node.calls.recipient_of(THERE) == RANGE_2
 
 
+def test_a_node_without_a_range_passes_over_its_keys_in_one_step(post: Post) -> None:
+    node = post.three.nodes[1]
+    node.replicas.remove(1)
+    assert node.calls.recipient_of(HERE) == Recipient(0, b"", RANGE_2.start)
+    assert node.calls.recipient_of(b"") == Recipient(0, b"", RANGE_2.start)
+
+
 # --- one node
 
 

@@ -52,6 +52,18 @@ def covers(span: Span, part: Span) -> bool:
 
 
 @given(maps(), KEYS)
+def test_the_gap_around_a_key_reaches_to_the_spans_beside_it(
+    made: tuple[SpanMap[int], dict[int, Span]], key: bytes
+) -> None:
+    if made[0].owner(key) is None:
+        gap = made[0].gap(key)
+        assert contains(gap, key)
+        assert not any(overlap(gap, span) for span in made[1].values())
+        assert gap[0] in {b"", *(end for _, end in made[1].values())}
+        assert gap[1] in {None, *(start for start, _ in made[1].values())}
+
+
+@given(maps(), KEYS)
 def test_a_key_has_the_owner_whose_span_contains_it(
     made: tuple[SpanMap[int], dict[int, Span]], key: bytes
 ) -> None:
