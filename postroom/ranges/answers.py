@@ -71,6 +71,9 @@ class Answering:
         """Answer the calls of a proposal that is applied, or that writes nothing."""
         for act in after:
             act()
+        intents = self._memory.intents
+        if intents.freed:
+            intents.go_on()
         if written and self._lines:
             self._commit_waits.hear(written)
             self._feed.look_again()

@@ -240,6 +240,7 @@ class IntentTable:
         resume: a function that takes calls which are to be evaluated again.
         resume_at: a function that takes a read which is to be evaluated at a timestamp.
         on_met: called when a call waits for an intent, or a split for some of them.
+        freed: the calls that waited for intents that have gone, until they go on.
         closed: the keys for which no further ones are prepared.
         has_changed: whether evaluations have added or removed intents since it was built.
     """
@@ -253,6 +254,7 @@ class IntentTable:
         self.resume: Callable[[list[Call]], None] = lambda _: None
         self.resume_at: Callable[[Call, int], None] = lambda _, __: None
         self.on_met: Callable[[], None] = lambda: None
+        self.freed: list[Call] = []
         self.closed = ClosedKeys(monotonic)
         self._writers = _Holders()
         self._readers = _Holders()
@@ -342,11 +344,15 @@ class IntentTable:
         self._is_in_disorder = self._is_in_disorder or commits
 
     def gone(self, intent: Intent) -> None:
-        """Let those go on that wait for an intent, whose end is applied."""
+        """Free those that wait for an intent, whose end is applied; see ``go_on``."""
         self.going.pop(intent.transaction_id, None)
-        calls, intent.waiting = list(intent.waiting), {}
-        if calls:
-            self.resume(calls)
+        self.freed += intent.waiting
+        intent.waiting = {}
+
+    def go_on(self) -> None:
+        """Let those go on that are free, when memory knows all of the proposal that freed them."""
+        calls, self.freed = self.freed, []
+        self.resume(calls)
 
     def raised(self, intent: Intent, above: int) -> None:
         """Note that an intent commits at or above a timestamp, if at all; let readers go on."""

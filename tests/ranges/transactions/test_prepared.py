@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -572,3 +573,19 @@ def test_long_reads_are_checked_beside_the_proposals(
     )
     assert prepared_.answers == [50]
     assert waits(store.ask(store.transaction(Put(b"099", b""))))
+
+
+def test_a_read_that_waited_goes_on_when_memory_knows_the_whole_proposal(
+    store: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reap that went on before a message had arrived in memory passed the message over."""
+    store.prepare(transaction_id(), Put(b"k", b"new"))
+    (intent,) = store.intents.by_transaction.values()
+    asked = store.ask(Get(b"k"))
+    assert waits(asked)
+    assert list(intent.waiting) == [asked]
+    seen: list[object] = []
+    monkeypatch.setattr(store.intents, "resume", seen.extend)
+    others = lambda: seen.append("memory")  # noqa: E731
+    store.replica.answers.tell([], [partial(store.intents.gone, intent), others])
+    assert seen == ["memory", asked]
