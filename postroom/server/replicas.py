@@ -193,7 +193,7 @@ class Replicas:
         return self._spans.owner(key)
 
     def gap(self, key: bytes) -> Span:
-        """Return the keys around one of no range here that no range here contains either."""
+        """Return the span around a key of no range here: no range here contains any of it."""
         return self._spans.gap(key)
 
     def by_span(self, start: bytes, end: bytes | None) -> tuple[Replica, ...]:

@@ -69,7 +69,7 @@ class SpanMap(Generic[Owner]):
         return owners[index] if end is None or key < end else None
 
     def gap(self, key: bytes) -> Span:
-        """Return the longest span around a key without an owner in which no key has one."""
+        """Return the longest span without an owner around a key that has none."""
         starts, ends, _ = self._map
         index = bisect_right(starts, key)
         before = ends[index - 1] if index else None

@@ -344,13 +344,13 @@ class IntentTable:
         self._is_in_disorder = self._is_in_disorder or commits
 
     def gone(self, intent: Intent) -> None:
-        """Free those that wait for an intent, whose end is applied; see ``go_on``."""
+        """Free the calls that wait for an intent, since its end is applied; see ``go_on``."""
         self.going.pop(intent.transaction_id, None)
         self.freed += intent.waiting
         intent.waiting = {}
 
     def go_on(self) -> None:
-        """Let those go on that are free, when memory knows all of the proposal that freed them."""
+        """Take the freed calls again. Memory must know all of the proposal that freed them."""
         calls, self.freed = self.freed, []
         self.resume(calls)
 

@@ -586,6 +586,6 @@ def test_a_read_that_waited_goes_on_when_memory_knows_the_whole_proposal(
     assert list(intent.waiting) == [asked]
     seen: list[object] = []
     monkeypatch.setattr(store.intents, "resume", seen.extend)
-    others = lambda: seen.append("memory")  # noqa: E731
+    others = partial(seen.append, "memory")
     store.replica.answers.tell([], [partial(store.intents.gone, intent), others])
     assert seen == ["memory", asked]
