@@ -362,7 +362,13 @@ def _write(folder: Path, engine: EngineName) -> None:
 # --- table files ----------------------------------------------------------------------------------
 
 
-TABLE_BYTES: Final = 16 * 1024 * 1024
+TABLE_BYTES: Final = 4 * 1024 * 1024
+"""The size of table files of a store that is not large.
+
+LevelDB syncs a table at once, and merges 25 of them in one step. Both make commits wait for the
+device: with 16 MiB the slowest percent of them waited more than twice as long.
+"""
+
 SMALLEST_TABLE_BYTES: Final = 2 * 1024 * 1024
 LARGEST_TABLE_BYTES: Final = 256 * 1024 * 1024
 

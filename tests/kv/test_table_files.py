@@ -62,8 +62,8 @@ def test_tables_grow_with_the_store(tmp_path: Path) -> None:
 def test_tables_are_small_on_a_small_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _device_of(monkeypatch, GIB)
-    assert table_bytes(tmp_path) == 8 * MIB
+    _device_of(monkeypatch, 384 * MIB)
+    assert table_bytes(tmp_path) == 3 * MIB
     _device_of(monkeypatch, 100 * MIB)
     assert table_bytes(tmp_path) == SMALLEST_TABLE_BYTES
 
