@@ -108,6 +108,12 @@ HEADERS_BYTES_MAX: Final = 64 * 1024
 """The headers of one message, packed."""
 HEADERS_BYTES_PER_STEP: Final = 16
 """The bytes of headers whose check costs one step of a turn."""
+CONTEXT_CHARACTERS_MAX: Final = 8192
+"""The length of a header from which the context of a trace is read: that of the longest baggage."""
+SPAN_LINKS_MAX: Final = 128
+"""The messages to which one span is linked: OpenTelemetry keeps no more."""
+CONTEXTS_MAX: Final = 10_000
+"""The messages of one commit that carry the context of a trace; in a larger commit none does."""
 HEADERS_DEPTH_MAX: Final = 16
 """The nesting depth of headers: the dictionary itself is one."""
 DEPTH_MAX: Final = 128

@@ -88,6 +88,13 @@ class BridgedSender:
         return timestamp if isinstance(timestamp, int) else self._in_thread(lambda: timestamp)
 
 
+def bridged(sender: BlockingSender, threads: Executor) -> Sender:
+    """Return a sender on the running event loop, in the way of ``sender`` if it has one."""
+    bridge = getattr(sender, "bridged", None)
+    made: Sender = BridgedSender(sender, threads) if bridge is None else bridge(threads)
+    return made
+
+
 class LoopSender:
     """A ``BlockingSender`` for the synchronous form of a transaction that lives on a loop.
 

@@ -393,6 +393,13 @@ class CoreDatabase(
         """
         return type(self)(sender, self.codec, self._status, self._close)
 
+    def reach_through(self, wrap: Callable[[Sender], Sender]) -> None:
+        """Send all later requests through ``wrap(sender)``.
+
+        For layers on top, such as tracing.
+        """
+        self._sender = wrap(self._sender)
+
     def as_stored(self) -> Self:
         """Return the same store with packed values, for layers on top."""
         return type(self)(self._sender, resolve(None), self._status, self._close)

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from postroom.client import transaction as asynchronous
 from postroom.client.blocking import blocking, closable, iterate, iterating
-from postroom.client.bridge import BridgedSender
+from postroom.client.bridge import bridged
 from postroom.client.buffer import WriteBuffer
 from postroom.client.database import CoreDatabase as AsynchronousDatabase
 from postroom.client.functions import check_quickly
@@ -201,7 +201,15 @@ class CoreDatabase(
         Args:
             threads: each answer that is waited for takes one.
         """
-        return self._core.through(BridgedSender(self._blocking, threads))
+        return self._core.through(bridged(self._blocking, threads))
+
+    def reach_through(self, wrap: Callable[[Any], Any]) -> None:
+        """Send all later requests through ``wrap(sender)``.
+
+        For layers on top, such as tracing.
+        """
+        self._blocking = wrap(self._blocking)
+        self._core = self._core.through(self._blocking)
 
     # --- reading
 

@@ -125,7 +125,10 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
 
         async def run() -> Any:
             loop = asyncio.get_running_loop()
-            made = Run(database.on_loop(threads), database, chosen, self.hooks, concurrency)
+            made = Run(
+                database.on_loop(threads), database, chosen, self.hooks, concurrency,
+                self.make_caller,
+            )  # fmt: skip
             self.caller = made.caller
             self._stop = lambda: loop.call_soon_threadsafe(made.stop)
             try:

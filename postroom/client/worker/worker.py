@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
@@ -35,6 +35,9 @@ from postroom.limits import ATTEMPTS_MAX_DEFAULT, TRANSACTION_SECONDS_MAX
 P = ParamSpec("P")
 R = TypeVar("R")
 DatabaseT = TypeVar("DatabaseT")
+MakeCaller: TypeAlias = Callable[
+    [asynchronous.CoreDatabase, blocking.CoreDatabase | None, Threads], FunctionCaller
+]
 
 CONCURRENCY_DEFAULT: Final = 8
 
@@ -47,10 +50,14 @@ class WorkerTasks(Generic[DatabaseT]):
         on_failure: called with message, exception and number of the attempt when an attempt of any
             of its tasks has failed, after the hook of the task.
         on_dead: called in the same way when a message has died of it.
+
+    Attributes:
+        make_caller: makes the caller of the functions of a run.
     """
 
     _kind: ClassVar[type[Any]]
     _takes: ClassVar[str]
+    make_caller: MakeCaller
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class WorkerTasks(Generic[DatabaseT]):
     ) -> None:
         check_hooks(on_failure=on_failure, on_dead=on_dead)
         self.hooks = Hooks(on_failure, on_dead)
+        self.make_caller = FunctionCaller
         self.caller: FunctionCaller | None = None
         self._db: DatabaseT | None = None
         if db is not None:
@@ -262,6 +270,7 @@ class Run:
         hooks: the worker's hooks.
         concurrency: how many messages and keys at a time altogether; ``None``: as many as the tasks
             allow.
+        make_caller: makes the caller of their functions.
     """
 
     def __init__(
@@ -271,6 +280,7 @@ class Run:
         chosen: tuple[list[Task[Any, Any]], list[InboxTask]],
         hooks: Hooks,
         concurrency: int | None,
+        make_caller: MakeCaller,
     ) -> None:
         tasks, inboxes = chosen
         self._db = db
@@ -280,7 +290,7 @@ class Run:
         most += sum(inbox.options.concurrency for inbox in inboxes)
         self._threads = Threads(max(min(most, concurrency or most), 1), "postroom-task")
         self._log = FailureLog(db.sender.monotonic)
-        self.caller = caller = FunctionCaller(db, db_of_threads, self._threads)
+        self.caller = caller = make_caller(db, db_of_threads, self._threads)
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         workplace = Workplace(caller, self._supervisor, self._stopping, slots)
 
@@ -428,6 +438,7 @@ class Worker(WorkerTasks[asynchronous.CoreDatabase]):
     def _begin(self, queues: Collection[str] | None, concurrency: int | None) -> Run:
         if concurrency is not None:
             arguments.count(concurrency, "concurrency")
-        self._run = Run(self.db, None, self.chosen(queues), self.hooks, concurrency)
+        chosen = self.chosen(queues)
+        self._run = Run(self.db, None, chosen, self.hooks, concurrency, self.make_caller)
         self.caller = self._run.caller
         return self._run

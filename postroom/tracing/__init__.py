@@ -1,0 +1,73 @@
+"""Spans of transactions, sends, receives and task runs for OpenTelemetry: opt in, per database.
+
+::
+
+    transaction ─▶ send ─ ─ context in the headers ─ ─▶ receive, process   linked, not children
+
+* A database that is instrumented sends its requests through a :class:`.TracedSender`. A worker that
+  is instrumented calls its functions through a :class:`.TracedCaller`. Others cost nothing.
+* Names and attributes are those of the semantic conventions for messaging and databases.
+* The context of a send travels in the headers of its messages, in the form of the propagator that
+  the program has configured; by default as W3C ``traceparent``. A context that is malformed, or
+  larger than ``CONTEXT_CHARACTERS_MAX``, is ignored.
+* Spans contain no payloads, and keys are shortened.
+
+This package uses the API of OpenTelemetry alone (extra ``[tracing]``). The application configures
+the SDK, and then calls :func:`instrument`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from opentelemetry import trace
+
+from postroom.client import database as asynchronous
+from postroom.client import sync as blocking
+from postroom.client.sender import Sender
+from postroom.client.worker.worker import WorkerTasks
+from postroom.tracing.sender import TracedSender
+from postroom.tracing.workers import TracedCaller
+from postroom.version import VERSION
+
+_log = logging.getLogger(__name__)
+_RECORDS_NOTHING = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+
+
+def instrument(target: Any, *, tracer_provider: trace.TracerProvider | None = None) -> bool:
+    """Have a database, or a worker and its database, make spans from now on.
+
+    Instrument a database before you make queues and transactions of it. Instrument a worker after
+    it has been given its database, and before it runs. A second call changes nothing.
+
+    Args:
+        target: a database or a worker, of either form.
+        tracer_provider: the provider of the tracer; ``None``: the global one.
+
+    Returns:
+        Whether spans are made. Without a configured SDK nothing is changed.
+
+    Raises:
+        TypeError: ``target`` is neither.
+    """
+    provider = trace.get_tracer_provider() if tracer_provider is None else tracer_provider
+    if not isinstance(target, asynchronous.CoreDatabase | blocking.CoreDatabase | WorkerTasks):
+        raise TypeError(f"a database or a worker can be instrumented, not {type(target).__name__}")
+    if isinstance(provider, _RECORDS_NOTHING):
+        _log.info("no spans are made: configure the SDK of OpenTelemetry before instrument()")
+        return False
+    tracer = provider.get_tracer("postroom", VERSION)
+    if isinstance(target, WorkerTasks):
+        _reach_through(target.db, tracer)
+        target.make_caller = TracedCaller.maker(tracer)
+    else:
+        _reach_through(target, tracer)
+    return True
+
+
+def _reach_through(db: Any, tracer: trace.Tracer) -> None:
+    def traced(sender: Sender) -> Sender:
+        return sender if isinstance(sender, TracedSender) else TracedSender(sender, tracer)
+
+    db.reach_through(traced)
