@@ -19,8 +19,8 @@ than it gains. A batch of more than ``LARGE`` keys is filled beside the turns, t
 
 Invariants:
 
-* A reader finds what was added. A span that contains any of it is written before it is gone
-  through; only if the engine refuses that is it put together in memory.
+* A reader finds what was added. A few keys of a span are laid over what the engine has of it, both
+  at one moment. If there are more, they are written first.
 * The engine has whole turns, in order: what is gathered is written as one batch, and batches one
   after the other.
 * Nothing of a batch that failed is forgotten; nothing more is written, and the next turn is told.
@@ -36,13 +36,11 @@ log has them; closing writes them.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from typing import Any, Final
 
 from postroom.kv.background import Compaction, StateWriter, Tombstones, Work
@@ -70,6 +68,10 @@ SMALL_TURNS: Final = 32
 Each of them gives the interpreter away for moments (a poll, a write of the log), and wakes a thread
 that waits for it each time, which comes too late.
 """
+FEW: Final = 512
+"""The most gathered keys of a span that are laid over it, which costs less than a write."""
+INSERTED_SHARE: Final = 64
+"""Fewer new keys than this part of those in order are inserted, rather than sorted with them."""
 _UNKNOWN: Final[Any] = object()
 
 
@@ -153,14 +155,14 @@ class Gathering(EngineOver):
                 self._turns += 1
             else:
                 self._turns = 0
+            if index is None or self.full is not None:
+                self._index.add(writes)  # first: an interrupt may leave too much in it, never less
+            else:
+                self._index = index
             if self._gathered:
                 self._gathered.update(writes)
             else:
                 self._gathered = writes
-            if index is None or self.full is not None:
-                self._index.add(writes)
-            else:
-                self._index = index
 
     def hand_over(self) -> None:
         """Have what is gathered written: beside what the caller does next, or at once.
@@ -325,25 +327,24 @@ class Gathering(EngineOver):
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the pairs in a span."""
-        is_gathered, is_under_way = self._where(lower, upper)
-        if is_gathered or is_under_way:
-            try:
-                self.flush() if is_gathered else self._finish()
-            except EngineFailed:  # the next turn is told
-                return OverlaidReader(self._engine, self._unwritten()).iterate(
-                    lower, upper, reverse=reverse
-                )
-        return self._engine.iterate(lower, upper, reverse=reverse)
-
-    def _where(self, lower: bytes, upper: bytes) -> tuple[bool, bool]:
-        """Return whether any of a span is gathered, and whether any of it is under way."""
         if not self._gathered and not self._under_way:
-            return False, False
+            return self._engine.iterate(lower, upper, reverse=reverse)
+        # A batch that ends meanwhile must not be missing in both: no batch ends here.
         with self._changing:
-            return (
-                self._index.has_any(lower, upper),
-                self._index_under_way.has_any(lower, upper),
+            gathered = self._index.keys_in(lower, upper, FEW + 1)
+            under_way = self._index_under_way.keys_in(lower, upper, FEW + 1)
+            if len(gathered) <= FEW and len(under_way) <= FEW:
+                keys = gathered + under_way
+                stored = self._engine.iterate(lower, upper, reverse=reverse)
+                unwritten = {**_part(self._under_way, keys), **_part(self._gathered, keys)}
+                return _laid_over(stored, unwritten, reverse=reverse) if unwritten else stored
+        try:
+            self.flush() if gathered else self._finish()
+        except EngineFailed:  # the next turn is told
+            return OverlaidReader(self._engine, self._unwritten()).iterate(
+                lower, upper, reverse=reverse
             )
+        return self._engine.iterate(lower, upper, reverse=reverse)
 
     def snapshot(self) -> EngineSnapshot:
         """Return the state as it is now."""
@@ -400,7 +401,10 @@ class _KeyIndex:
     def sort(self) -> None:
         """Bring what was added in order, in parts: other threads run between them."""
         added = self._added
-        if self._parts and len(self._parts[-1]) + len(added) <= LARGE:
+        if self._parts and len(added) * INSERTED_SHARE < len(self._parts[-1]) < LARGE:
+            for key in added:
+                _insert(self._parts[-1], key)
+        elif self._parts and len(self._parts[-1]) + len(added) <= LARGE:
             self._parts[-1] += added
             self._parts[-1].sort()  # fast: most of it is in order
         else:
@@ -409,16 +413,50 @@ class _KeyIndex:
                 self._parts.append(part)
         self._added = []  # last: whom an interrupt keeps from that notes them twice
 
-    def has_any(self, lower: bytes, upper: bytes) -> bool:
-        """Return whether a key in ``[lower, upper)`` was added."""
+    def keys_in(self, lower: bytes, upper: bytes, keys_max: int) -> list[bytes]:
+        """Return keys in ``[lower, upper)`` that were added, ``keys_max`` of each part at most.
+
+        A key that was added twice may come twice.
+        """
         if self._added:
             self.sort()
-        return any(_any_in(part, lower, upper) for part in self._parts)
+        found: list[bytes] = []
+        for part in self._parts:
+            first = bisect_left(part, lower)
+            if first < len(part) and part[first] < upper:
+                found += part[
+                    first : bisect_left(part, upper, first, min(len(part), first + keys_max))
+                ]
+        return found
 
 
-def _any_in(sorted_keys: list[bytes], lower: bytes, upper: bytes) -> bool:
-    first = bisect_left(sorted_keys, lower)
-    return first < len(sorted_keys) and sorted_keys[first] < upper
+def _insert(keys: list[bytes], key: bytes) -> None:
+    """Insert a key into others, which are in order, unless it is there."""
+    at = bisect_left(keys, key)
+    if at == len(keys) or keys[at] != key:
+        keys.insert(at, key)
+
+
+def _part(writes: WriteSet, keys: list[bytes]) -> WriteSet:
+    return {key: writes[key] for key in keys if key in writes}
+
+
+def _laid_over(
+    stored: Iterator[tuple[bytes, bytes]], unwritten: WriteSet, *, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the pairs of an engine with writes of the same span laid over them."""
+    left = sorted(unwritten, reverse=not reverse)  # the next one is the last
+    for pair in stored:
+        while left and (pair[0] < left[-1] if reverse else left[-1] < pair[0]):
+            if (value := unwritten[key := left.pop()]) is not None:
+                yield key, value
+        if pair[0] not in unwritten:
+            yield pair
+            if not left:
+                yield from stored
+    while left:
+        if (value := unwritten[key := left.pop()]) is not None:
+            yield key, value
 
 
 class OverlaidReader:
@@ -437,12 +475,9 @@ class OverlaidReader:
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the pairs in a span."""
-        gathered = self._gathered
-        here = [(k, v) for k, v in gathered.items() if lower <= k < upper and v is not None]
-        here.sort(key=itemgetter(0), reverse=reverse)
+        unwritten = {k: v for k, v in self._gathered.items() if lower <= k < upper}
         stored = self._stored.iterate(lower, upper, reverse=reverse)
-        there = (pair for pair in stored if pair[0] not in gathered)
-        return heapq.merge(there, here, key=itemgetter(0), reverse=reverse)
+        return _laid_over(stored, unwritten, reverse=reverse)
 
     def close(self) -> None:
         """Let go of the snapshot."""

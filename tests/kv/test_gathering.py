@@ -16,7 +16,7 @@ import pytest
 from postroom.kv import background, keys
 from postroom.kv.background import InlineStateWriter, StateWriter, StateWriterThread, Work
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.gathering import SMALL_TURNS, Gathering
+from postroom.kv.gathering import INSERTED_SHARE, SMALL_TURNS, Gathering
 from postroom.kv.log_device import WriteFault
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.limits import GATHERED_BYTES_MAX
@@ -75,6 +75,7 @@ def test_large_values_do_not_wait() -> None:
 def test_a_large_turn_is_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding it to the small ones kept every thread waiting for 90 ms, and sorting it 380 ms."""
     monkeypatch.setattr("postroom.kv.gathering.LARGE", 10)
+    monkeypatch.setattr("postroom.kv.gathering.FEW", 0)
     state, sizes = State(), list[int]()
     state.gathering.add({b"a": b"small", b"k05": b"small"})
     before = state.disk.writes
@@ -112,7 +113,6 @@ def test_reads_find_gathered_writes() -> None:
         (b"b", b"new"),
         (b"e", b"old"),
     ]
-    assert state.written[b"b"] == b"new"
     state.gathering.add({b"a": b"newer"})
     with_snapshot = state.gathering.snapshot()
     state.gathering.add({b"a": b"newest"})
@@ -127,6 +127,57 @@ def test_a_read_of_other_keys_writes_no_batch() -> None:
     assert list(state.gathering.iterate(b"c", b"d")) == [(b"c", b"old")]
     assert list(state.gathering.iterate(b"e", b"f", reverse=True)) == [(b"e", b"old")]
     assert state.disk.writes == before
+
+
+def test_a_few_gathered_keys_of_a_span_are_laid_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch for each of them would be written in the thread of a commit."""
+    monkeypatch.setattr("postroom.kv.gathering.FEW", 2)
+    state = State()
+    before = state.disk.writes
+    state.gathering.add({b"b": b"new", b"c": None})
+    expected = [(b"a", b"old"), (b"b", b"new"), (b"e", b"old")]
+    assert list(state.gathering.iterate(b"a", b"f")) == expected
+    assert list(state.gathering.iterate(b"a", b"f", reverse=True)) == expected[::-1]
+    assert state.disk.writes == before
+    state.gathering.add({b"d": b"new"})
+    assert len(list(state.gathering.iterate(b"a", b"f"))) == 4
+    assert state.disk.writes == before + 1, "more keys than that are written first"
+
+
+def test_a_read_shows_the_writes_of_its_beginning() -> None:
+    state = State()
+    state.gathering.add({b"b": b"1"})
+    pairs = state.gathering.iterate(b"a", b"d")
+    assert next(pairs) == (b"a", b"old")
+    state.gathering.add({b"b": b"2", b"bb": b"2", b"c": None})
+    state.gathering.flush()
+    assert list(pairs) == [(b"b", b"1"), (b"c", b"old")]
+
+
+def test_a_batch_does_not_end_while_a_read_of_its_keys_begins() -> None:
+    """A key that has left memory by then must not be missing in the engine as it was before."""
+    state = State()
+    iterate, ended = state.engine.iterate, list[bool]()
+
+    def begun_late(*span: bytes, reverse: bool = False) -> object:
+        flush = threading.Thread(target=state.gathering.flush, daemon=True)
+        flush.start()
+        flush.join(0.05)
+        ended.append(not flush.is_alive())
+        return iterate(*span, reverse=reverse)
+
+    state.engine.iterate = begun_late  # type: ignore[assignment, method-assign]
+    state.gathering.add({b"b": b"new"})
+    assert (b"b", b"new") in list(state.gathering.iterate(b"a", b"c"))
+    assert ended == [False]
+
+
+def test_the_index_of_gathered_keys_does_not_grow_with_repeated_turns() -> None:
+    state = State()
+    for number in range(1000):
+        state.gathering.add({b"k": b"%d" % number})
+        assert list(state.gathering.iterate(b"k", b"l")) == [(b"k", b"%d" % number)]
+    assert sum(map(len, state.gathering._index._parts)) <= INSERTED_SHARE + 1
 
 
 class SlowState(State):
@@ -337,6 +388,8 @@ def test_the_writes_of_a_failed_handed_over_batch_stay_readable() -> None:
         slow.gathering.add({b"c": b"2"})
         slow.state.fail()
         slow.state.goes_on.set()
+        with pytest.raises(EngineFailed):
+            slow.gathering.settle()
         assert list(slow.gathering.iterate(b"b", b"d")) == [(b"b", b"1"), (b"c", b"2")]
         for _ in range(2):
             with pytest.raises(EngineFailed):
@@ -384,10 +437,14 @@ def test_the_writes_of_a_failed_batch_stay_readable(reverse: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_gathered_state_agrees_with_a_dictionary(seed: int) -> None:
+def test_gathered_state_agrees_with_a_dictionary(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random turns, reads and flushes, against what a dictionary holds."""
     thread = StateWriterThread()
     random, state = Random(seed), State(thread)
+    monkeypatch.setattr("postroom.kv.gathering.FEW", random.choice([0, 2, 512]))
+    monkeypatch.setattr("postroom.kv.gathering.INSERTED_SHARE", random.choice([1, 64]))
     model = state.written
     names = [b"%02d" % number for number in range(30)]
     for _ in range(200):

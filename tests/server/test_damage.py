@@ -171,6 +171,8 @@ def check(folder: Path) -> None:
 KILLED_BETWEEN_SYNCS = f"""
 import os, signal, sys
 import postroom
+from postroom.kv import gathering
+gathering.FEW = 0
 db = postroom.open(sys.argv[1])
 for number in range({PUTS}):
     db.put(b"key/%03d" % number, bytes([number]) * 3000)
