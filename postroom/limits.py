@@ -435,6 +435,23 @@ It holds without another setting. With the growing back-off that takes some hour
 three quarters of an hour in an inbox.
 """
 
+GRANTS_MAX: Final = 10_000
+"""The grants of rights to clients: they are one record, which each node has in memory."""
+GRANTS_BYTES_MAX: Final = 1024 * 1024
+"""The size of that record, which is written again with each change."""
+CLIENT_NAME_CHARACTERS_MAX: Final = 256
+"""The name of a token or certificate to which rights are granted."""
+AUDITED_CHANGES_MAX: Final = 1_000
+"""The changes of grants in the audit log; a newer one replaces the oldest."""
+AUDITED_REFUSALS_MAX: Final = 1_000
+"""The refusals in the audit log, which are counted, and never take the place of changes."""
+AUDITED_CHARACTERS_MAX: Final = 400
+"""The length of the description in an entry of the audit log."""
+REFUSALS_TOLD_MAX: Final = 64
+"""The different refusals that a node adds to the audit log at a time; others are counted only."""
+REFUSALS_TOLD_PER_CLIENT_MAX: Final = 8
+"""The different refusals of one client among these."""
+
 # --- queues ---------------------------------------------------------------------------------------
 
 QUEUE_NAME_BYTES_MAX: Final = 256

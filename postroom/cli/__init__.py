@@ -9,6 +9,7 @@
 `queues`              queue; `queue_output` prints queues and their messages
 `work`                worker
 `state`               status, remove-node, rebind-node, forget-position
+`access`              access, audit-log
 `serve`, `gateway`    serve, gateway
 `cluster`             cluster
 `pipeline`, `load`    pipeline run: jobs; `spark` starts Spark for them

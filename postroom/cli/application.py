@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 
 import postroom
 from postroom.cli import (
+    access,
     cluster,
     gateway,
     mail,
@@ -110,13 +111,14 @@ for each in (
     tour.demo, serve.serve, cluster.cluster, gateway.gateway,
     state.status, state.remove_node, state.rebind_node, state.forget_position,
     values.get, values.put, values.delete, values.increment, values.scan, values.watch,
-    values.accounting,
+    values.accounting, access.audit_log,
     mail.send, mail.peek, mail.reap, mail.bury, mail.inboxes, mail.scheduled, mail.cancel,
     mail.dead_letters, values.search, work.worker, measure.bench,
 ):  # fmt: skip
     settings = NEGATIVE_NUMBERS if each is values.increment else None
     name = each.__name__.replace("_", "-")
     app.command(name, context_settings=settings, help=flowing(each))(each)
+app.add_typer(access.app, name="access")
 app.add_typer(queues.app, name="queue")
 app.add_typer(ranges.app, name="range")
 app.add_typer(pipeline.app, name="pipeline")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Self
 
 from postroom.client import arguments, values
+from postroom.client.access import AccessCalls
 from postroom.client.codec import Packing
 from postroom.client.commits import commit_in_ranges, commit_one, repeat_one
 from postroom.client.pages import stored_letters, stored_schedule
@@ -325,6 +326,14 @@ class Administration:
 
     # --- the store itself
 
+    @property
+    def access(self) -> AccessCalls:
+        """Return the calls that grant and revoke rights of clients, and read the audit log.
+
+        For layers on top.
+        """
+        return AccessCalls(self._sender)
+
     async def ranges(self, start: bytes = b"", end: bytes | None = None) -> list[RangeInfo]:
         """Return the ranges that contain a part of ``[start, end)``, in the order of their keys.
 
@@ -412,19 +421,4 @@ class Administration:
 
 def _position_name(name: Any) -> str:
     """Return the name of a position, which is text that can be stored."""
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a position is text, not {type(name).__name__}")
-    if not 1 <= len(name) <= POSITION_NAME_CHARACTERS_MAX or not _is_encodable(name):
-        raise Invalid(
-            f"the name of a position has 1 to {POSITION_NAME_CHARACTERS_MAX} characters, and no "
-            f"half of one; {name[:40]!r} has {len(name)}; nothing was changed: take another name"
-        )
-    return str(name)
-
-
-def _is_encodable(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return arguments.name(name, "the name of a position", POSITION_NAME_CHARACTERS_MAX)

@@ -73,6 +73,32 @@ def key(value: Any) -> bytes:
     return checked
 
 
+def name(value: Any, what: str, characters_max: int) -> str:
+    """Return a name, which is text that can be stored.
+
+    Args:
+        value: the name.
+        what: what it is, for messages.
+        characters_max: its length at most.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is text, not {type(value).__name__}")
+    if not 1 <= len(value) <= characters_max or not _is_encodable(value):
+        raise Invalid(
+            f"{what} has 1 to {characters_max} characters, and no half of one; {value[:40]!r} has "
+            f"{len(value)}; nothing was changed: take another name"
+        )
+    return str(value)
+
+
+def _is_encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _exactly_bytes(value: Any) -> bytes:
     """Return a subclass of bytes as plain bytes, the only type that can be sent."""
     if not isinstance(value, bytes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from postroom.client import administration, images, pages, staging
+from postroom.client import access, administration, images, pages, staging
 from postroom.client import bulk as bulk_calls
 from postroom.client.blocking import SyncForm, blocking, entering, iterating, owning
 from postroom.client.queues.sync_queue import Queue
@@ -51,6 +51,14 @@ class Administration:
 
     # --- the store itself
 
+    @property
+    def access(self) -> AccessCalls:
+        """Return the calls that grant and revoke rights of clients, and read the audit log.
+
+        For layers on top.
+        """
+        return AccessCalls(self._blocking, self._core.access)
+
     ranges = blocking(administration.Administration.ranges)
     move_lease = blocking(administration.Administration.move_lease)
     configure_ranges = blocking(administration.Administration.configure_ranges)
@@ -63,6 +71,15 @@ class Administration:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class AccessCalls(SyncForm[access.AccessCalls]):
+    """The grants of one store, and its audit log: ``db.access``."""
+
+    grant = blocking(access.AccessCalls.grant)
+    revoke = blocking(access.AccessCalls.revoke)
+    grants = blocking(access.AccessCalls.grants)
+    audit_log = blocking(access.AccessCalls.audit_log)
 
 
 class Bulk(SyncForm[bulk_calls.Bulk]):

@@ -14,7 +14,7 @@ import functools
 import sys
 from array import array
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
@@ -35,8 +35,9 @@ from postroom.messaging.requests import (
     Delivered,
     Executable,
 )
-from postroom.ranges.contract import Concern, KeySet, Read, Scope
+from postroom.ranges.contract import Concern, KeySet, Read, Scope, on_everything
 from postroom.ranges.requests import Bound, Count, TimestampNumber
+from postroom.ranges.rights import Need, Verb
 
 
 class RecordFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -166,6 +167,9 @@ TABLES: Final[dict[str, Columns]] = {
 
 
 _OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places", "range_image"})
+_OF_KEYS_ALONE: Final = frozenset(
+    {"data", "changes", "inbox", "reaped", "accounting", "inbox_index"}
+)
 
 
 class ScanRecords(Read, frozen=True, tag="scan_records"):
@@ -185,6 +189,7 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
 
     answer: ClassVar = RecordsPage
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     table: Annotated[str, msgspec.Meta(max_length=TABLE_NAME_CHARACTERS_MAX)]
     start: Bound
@@ -203,6 +208,13 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
         if self.table in _OF_NO_KEY:
             return Scope.WHOLE_STORE
         return KeySet(spans=((self.start, self.end),))
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to read the span, or everything if records tell of more than its keys."""
+        if self.table in _OF_KEYS_ALONE:
+            yield Need(Verb.READ, spans=((self.start, self.end),))
+        else:
+            yield on_everything(Verb.READ)
 
 
 def pack(kind: ColumnKind, values: Iterable[Any]) -> PackedColumn:

@@ -43,6 +43,7 @@ from postroom.ranges.requests import (
     TransactionId,
     UpdateRequest,
 )
+from postroom.ranges.rights import Need, Verb
 
 _astuple = msgspec.structs.astuple
 _AFTER_DELIVERED: Final = 2
@@ -307,6 +308,7 @@ class EnqueueMessage(ConcernsKey, Write, frozen=True, tag="enqueue_message"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.SEND,)
     is_sent: ClassVar = True
 
     key: Key
@@ -324,6 +326,7 @@ class EnqueueUpdate(Write, frozen=True, tag="enqueue_update"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     is_sent: ClassVar = True
 
     request: UpdateRequest
@@ -332,6 +335,10 @@ class EnqueueUpdate(Write, frozen=True, tag="enqueue_update"):
     def concerns(self) -> Concern:
         """Return what the update concerns."""
         return self.request.concerns()
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to write what the update writes: its answer goes nowhere."""
+        return (each for each in self.request.needs() if each.verb is Verb.WRITE)
 
     def anchor(self) -> bytes:
         """Return the key that anchors the update."""
@@ -358,6 +365,7 @@ class ReapMessages(ConcernsKey, Write, frozen=True, tag="reap_messages"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.REAP,)
     is_prepared: ClassVar = True
     is_of_inbox: ClassVar = True
     frees_room: ClassVar = True
@@ -388,6 +396,7 @@ class PostponeMessages(ConcernsKey, Write, frozen=True, tag="postpone_messages")
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.REAP,)
     frees_room: ClassVar = True
 
     key: Key
@@ -407,6 +416,7 @@ class BuryMessages(ConcernsKey, Write, frozen=True, tag="bury_messages"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.REAP,)
     frees_room: ClassVar = True
 
     key: Key
@@ -431,6 +441,7 @@ class CheckInbox(ConcernsKey, Write, frozen=True, tag="check_inbox"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ | Verb.REAP,)
     is_prepared: ClassVar = True
     is_of_inbox: ClassVar = True
     only_checks: ClassVar = True
@@ -459,6 +470,7 @@ class ReapQueue(MayWait, ConcernsKey, Read, frozen=True, tag="reap_queue"):
 
     answer: ClassVar = ReapedMessages
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.REAP,)
     role: ClassVar = Role.WRITE
     locks: ClassVar = True
     changes_holdings: ClassVar = True
@@ -481,6 +493,7 @@ class Peek(ConcernsKey, Read, frozen=True, tag="peek"):
 
     answer: ClassVar = Peeked
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ | Verb.REAP,)
 
     key: Key
     messages_max: Count
@@ -500,6 +513,7 @@ class ListInboxes(ConcernsSpan, Read, frozen=True, tag="list_inboxes"):
 
     answer: ClassVar = list[Inbox]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ | Verb.REAP,)
 
     start: Bound
     end: Bound | None
@@ -517,6 +531,7 @@ class ListDeadLetters(ConcernsStore, Read, frozen=True, tag="list_dead_letters")
 
     answer: ClassVar = list[StoredDeadLetter]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     letters_max: Count
     bytes_max: Count = UNBOUNDED
@@ -532,6 +547,7 @@ class ListScheduled(ConcernsStore, Read, frozen=True, tag="list_scheduled"):
 
     answer: ClassVar = SchedulePage
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     start: Bound
     end: Bound | None
@@ -545,6 +561,7 @@ class ReadCounters(ConcernsStore, Read, frozen=True, tag="read_counters"):
 
     answer: ClassVar = Counters
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     is_served_in_restore: ClassVar = True
 
 
@@ -553,6 +570,7 @@ class AwaitQuiet(ConcernsStore, Read, frozen=True, tag="await_quiet"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
 
 
@@ -619,6 +637,7 @@ class ReplayDeadLetters(
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     ids: list[LetterId]
 
@@ -630,6 +649,7 @@ class DiscardDeadLetters(
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     ids: list[LetterId]
@@ -643,6 +663,7 @@ class CancelScheduled(ConcernsRangesOfIds, Write, frozen=True, tag="cancel_sched
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     ids: list[ScheduledId]

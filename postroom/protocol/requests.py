@@ -42,7 +42,7 @@ from postroom.messaging.ingest import requests as ingests
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
 from postroom.protocol.failures import Failure, WireError
-from postroom.ranges import lease_moves, listing, nodes, protection_news, protections
+from postroom.ranges import access, audit, lease_moves, listing, nodes, protection_news, protections
 from postroom.ranges import partitions as bulk_keys
 from postroom.ranges import requests as keys
 from postroom.ranges.contract import Request, Role, Write
@@ -59,6 +59,8 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     protections,
     protection_news,
     nodes,
+    access,
+    audit,
     transactions,
     messages,
     bulk_messages,

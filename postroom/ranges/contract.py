@@ -11,6 +11,8 @@ its class, its evaluator, its call and its test (CONTRIBUTING.md shows it).
              ├─ Command      evaluated into a proposal of its own accord
              └─ Maintenance  a command of the node's own services; no client may send it
 
+The method :meth:`Request.needs` tells the rights that its client needs (:mod:`.rights`).
+
 The method :meth:`Request.concerns` tells the keys and spans that a request concerns, or the ids of
 ranges, or a :class:`Scope`. The mixins ``ConcernsKey``, ``ConcernsSpan``, ``ConcernsStore``,
 ``ConcernsRoot``, ``ConcernsRange``, ``ConcernsRangesOfIds`` and ``ConcernsNode`` tell it for the
@@ -37,6 +39,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 import msgspec
 
 from postroom.errors import Invalid
+from postroom.ranges.rights import EVERY_KEY, EVERY_QUEUE, Need, Verb
 
 RANGE_ID_BYTES: Final = 8
 _replace: Final[Any] = msgspec.structs.replace
@@ -49,8 +52,12 @@ Touched: TypeAlias = bytes | tuple[bytes, bytes | None] | None
 
 
 class Role(enum.Enum):
-    """The permissions of a client. Each role includes those before it."""
+    """The permissions of a client. Each role includes those before it.
 
+    A client without permissions of its own (``NONE``) has the rights that are granted to its name.
+    """
+
+    NONE = "none"
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
@@ -66,7 +73,7 @@ class Role(enum.Enum):
             return cls(name)
         except ValueError:
             raise Invalid(
-                f"there is no role {name[:40]!r}: roles are read, write and admin"
+                f"there is no role {name[:40]!r}: roles are none, read, write and admin"
             ) from None
 
     def includes(self, other: Role) -> bool:
@@ -112,6 +119,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
         answer: the type of the answer.
         since: the first revision of the protocol that knows it.
         role: the least role of a client that may send it; ``None``: no client may.
+        verbs: the verbs that a client without such a role needs, each of them; of verbs that are
+            joined (``READ | REAP``), one is enough.
         wait_seconds_max: the longest time that it may wait at a node for something to happen; 0: it
             never waits.
         locks: whether it may lock or claim something for its client.
@@ -129,6 +138,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     answer: ClassVar[Any]
     since: ClassVar[int]
     role: ClassVar[Role | None]
+    verbs: ClassVar[tuple[Verb, ...]]
     wait_seconds_max: ClassVar[float] = 0.0
     locks: ClassVar[bool] = False
     changes_holdings: ClassVar[bool] = False
@@ -145,6 +155,18 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def narrowed(self, concern: KeySet) -> Self:
         """Return the part of it about some of its keys and spans, those of one range."""
         raise NotImplementedError(type(self).__name__)
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the rights that it needs: its verbs on all that it concerns.
+
+        A request that does not concern keys needs them on every key and every queue.
+        """
+        concern = self.concerns()
+        for verb in self.verbs:
+            if isinstance(concern, KeySet):
+                yield Need(verb, concern.keys, concern.spans)
+            else:
+                yield on_everything(verb)
 
     def participants(self) -> Iterator[Concern]:
         """Yield everything that it concerns, a transaction all that it reads or writes."""
@@ -169,6 +191,11 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def needs_no_room(self) -> bool:
         """Return whether it, or everything that it commits, is taken on a full device."""
         return self.frees_room
+
+
+def on_everything(verb: Verb) -> Need:
+    """Return the need of a verb on every key and every queue."""
+    return Need(verb, spans=(EVERY_KEY,), queue=EVERY_QUEUE)
 
 
 class Read(Request, frozen=True):
@@ -240,6 +267,7 @@ class Maintenance(Command, frozen=True):
     """A command of the node's own services."""
 
     role: ClassVar[Role | None] = None
+    verbs: ClassVar[tuple[Verb, ...]] = ()
 
 
 # --- the usual scopes of requests ----------------------------------------------------------------
@@ -385,6 +413,34 @@ class ConcernsNode:
     def concerns(self) -> Concern:
         """Return the scope."""
         return Scope.NODE
+
+
+class NeedsQueue:
+    """A request that needs its verbs on the queue that its field ``queue`` names."""
+
+    __slots__ = ()
+    verbs: ClassVar[tuple[Verb, ...]]
+
+    @property
+    def queue(self) -> str:
+        """Return the name of the queue."""
+        raise NotImplementedError
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the rights on the queue."""
+        for verb in self.verbs:
+            yield Need(verb, queue=self.queue)
+
+
+class NeedsEverything:
+    """A request that needs its verbs on every key and every queue, whatever it concerns."""
+
+    __slots__ = ()
+    verbs: ClassVar[tuple[Verb, ...]]
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the rights on everything."""
+        return map(on_everything, self.verbs)
 
 
 class MayWait:

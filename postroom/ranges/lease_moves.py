@@ -21,6 +21,7 @@ from postroom.ranges.contract import Concern, RangeIds, Read, Role
 from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.listing import RangeInfo, RangeListing
 from postroom.ranges.ports import Registry
+from postroom.ranges.rights import Verb
 
 
 class MoveLease(Read, frozen=True, tag="move_lease"):
@@ -28,6 +29,7 @@ class MoveLease(Read, frozen=True, tag="move_lease"):
 
     answer: ClassVar = RangeInfo
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     is_served_in_restore: ClassVar = True
 

@@ -14,10 +14,11 @@ import msgspec
 from postroom.kv.engine import Engine
 from postroom.limits import LISTING_STEPS
 from postroom.ranges.bounds import Bounds
-from postroom.ranges.contract import ConcernsSpan, Read
+from postroom.ranges.contract import ConcernsSpan, NeedsEverything, Read
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import Bound
+from postroom.ranges.rights import Verb
 
 if TYPE_CHECKING:
     from postroom.raft.group import RaftGroup
@@ -48,11 +49,12 @@ class RangeInfo(msgspec.Struct, frozen=True, array_like=True):
     splitting: bool = False
 
 
-class ListRanges(ConcernsSpan, Read, frozen=True, tag="list_ranges"):
+class ListRanges(NeedsEverything, ConcernsSpan, Read, frozen=True, tag="list_ranges"):
     """A request for the ranges that own a part of ``[start, end)``."""
 
     answer: ClassVar = list[RangeInfo]
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ,)
 
     start: Bound
     end: Bound | None

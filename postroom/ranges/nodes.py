@@ -40,6 +40,7 @@ from postroom.limits import ADDRESS_CHARACTERS_MAX, DESCRIPTION_STEPS
 from postroom.ranges.contract import Command, ConcernsNode, ConcernsRoot, Maintenance, Read, Role
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
+from postroom.ranges.rights import Verb
 
 NODES_RECORD: Final = "nodes"
 SECRET_RECORD: Final = "nodes secret"
@@ -109,6 +110,7 @@ class ReadNodes(ConcernsRoot, Read, frozen=True, tag="read_nodes"):
 
     answer: ClassVar = Nodes
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     is_served_in_restore: ClassVar = True
 
 
@@ -143,6 +145,7 @@ class RetireNode(ConcernsRoot, Command, frozen=True, tag="retire_node"):
 
     answer: ClassVar = Nodes
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     may_end_unknown: ClassVar = True
     frees_room: ClassVar = True
@@ -159,6 +162,7 @@ class RebindNode(ConcernsRoot, Command, frozen=True, tag="rebind_node"):
 
     answer: ClassVar = Nodes
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     may_end_unknown: ClassVar = True
     frees_room: ClassVar = True
@@ -343,6 +347,7 @@ class DescribeNode(ConcernsNode, Read, frozen=True, tag="describe_node"):
 
     answer: ClassVar = NodeStatus
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     steps: ClassVar = DESCRIPTION_STEPS
 
 

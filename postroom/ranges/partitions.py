@@ -27,6 +27,7 @@ from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Bound, Count
+from postroom.ranges.rights import Verb
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -62,6 +63,7 @@ class ReadPartitions(ConcernsSpan, Read, frozen=True, tag="read_partitions"):
 
     answer: ClassVar = list[RangePartition]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     start: Bound
     end: Bound | None

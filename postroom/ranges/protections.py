@@ -27,6 +27,7 @@ from postroom.ranges.contract import ROOT_ID, ConcernsRoot, Read, Write
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import TimestampNumber
+from postroom.ranges.rights import Verb
 from postroom.ranges.waiting import Deadlines
 
 # --- protections ----------------------------------------------------------------------------------
@@ -243,6 +244,7 @@ class KeepPosition(ConcernsRoot, Write, frozen=True, tag="keep_position"):
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     name: PositionName
@@ -255,6 +257,7 @@ class ReadPositions(ConcernsRoot, Read, frozen=True, tag="read_positions"):
 
     answer: ClassVar = list[Position]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     is_served_in_restore: ClassVar = True
 
 

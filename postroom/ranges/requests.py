@@ -22,7 +22,7 @@ from postroom.limits import (
     LOCKS_AT_ONCE_MAX,
     MESSAGE_BYTES_MAX,
 )
-from postroom.ranges.checks import prefixes
+from postroom.ranges.checks import SEPARATOR, prefixes
 from postroom.ranges.contract import (
     UNTIL_IT_HAPPENS,
     Command,
@@ -43,7 +43,9 @@ from postroom.ranges.contract import (
     Touched,
     Write,
     WritesKey,
+    on_everything,
 )
+from postroom.ranges.rights import EVERY_VERB, Need, Verb
 
 TRANSACTION_ID_BYTES: Final = 16
 CLIENT_ID_BYTES: Final = 8
@@ -152,6 +154,7 @@ class Get(ConcernsKey, Read, frozen=True, tag="get"):
 
     answer: ClassVar = Value
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     key: Key
     timestamp: TimestampNumber = 0
@@ -171,6 +174,7 @@ class GetForUpdate(ConcernsKey, Read, frozen=True, tag="get_for_update"):
 
     answer: ClassVar = Value
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ, Verb.WRITE)
     role: ClassVar = Role.WRITE
     wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
     locks: ClassVar = True
@@ -193,6 +197,7 @@ class Lock(ConcernsKeysAndSpans, Read, frozen=True, tag="lock"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     role: ClassVar = Role.WRITE
     wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
     locks: ClassVar = True
@@ -214,6 +219,7 @@ class GetMany(Read, frozen=True, tag="get_many"):
 
     answer: ClassVar = Values
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     keys: list[Key]
     timestamp: TimestampNumber = 0
@@ -233,6 +239,7 @@ class Scan(ConcernsSpan, Read, frozen=True, tag="scan"):
 
     answer: ClassVar = Pairs
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     start: Bound
     end: Bound | None
@@ -246,6 +253,7 @@ class ReverseScan(ConcernsSpan, Read, frozen=True, tag="reverse_scan"):
 
     answer: ClassVar = Pairs
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     start: Bound
     end: Bound | None
@@ -262,6 +270,7 @@ class ScanChanges(MayWait, ConcernsSpan, Read, frozen=True, tag="scan_changes"):
 
     answer: ClassVar = CommittedChanges
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     meets_intents: ClassVar = False
 
     start: Bound
@@ -275,6 +284,7 @@ class Now(ConcernsStore, Read, frozen=True, tag="now"):
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = ()
     is_served_in_restore: ClassVar = True
 
 
@@ -283,6 +293,7 @@ class ReadAccounting(Read, frozen=True, tag="read_accounting"):
 
     answer: ClassVar = dict[str, int]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     prefix: Key
 
@@ -305,6 +316,7 @@ class Protect(ConcernsRoot, Read, frozen=True, tag="protect", repr_omit_defaults
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = ()
     changes_holdings: ClassVar = True
 
     timestamp: TimestampNumber = 0
@@ -312,12 +324,18 @@ class Protect(ConcernsRoot, Read, frozen=True, tag="protect", repr_omit_defaults
     client: bytes = b""
     host: str = ""
 
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to read everything, for a timestamp that is protected as a whole."""
+        if self.whole:
+            yield on_everything(Verb.READ)
+
 
 class Unprotect(ConcernsRoot, Read, frozen=True, tag="unprotect"):
     """A request to take back one protection of ``timestamp``."""
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = ()
     is_served_in_restore: ClassVar = True
 
     timestamp: TimestampNumber
@@ -328,6 +346,7 @@ class ReleaseLocks(ConcernsStore, Read, frozen=True, tag="release_locks"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = ()
     role: ClassVar = Role.WRITE
     changes_holdings: ClassVar = True
     own_ids: ClassVar = ("transaction_id",)
@@ -349,6 +368,7 @@ class Put(WritesKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     is_prepared: ClassVar = True
 
     key: Key
@@ -365,6 +385,7 @@ class ConditionalPut(WritesKey, Write, frozen=True, tag="conditional_put"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ, Verb.WRITE)
     is_prepared: ClassVar = True
 
     key: Key
@@ -386,6 +407,7 @@ class Increment(WritesKey, Write, frozen=True, tag="increment", repr_omit_defaul
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ, Verb.WRITE)
     is_prepared: ClassVar = True
 
     key: Key
@@ -402,6 +424,7 @@ class Delete(WritesKey, Write, frozen=True, tag="delete"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     is_prepared: ClassVar = True
     frees_room: ClassVar = True
 
@@ -425,6 +448,7 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
 
     answer: ClassVar = int | tuple[int, bytes | None, int]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ, Verb.WRITE)
     is_prepared: ClassVar = True
     frees_room: ClassVar = True
 
@@ -458,6 +482,7 @@ class Accounting(ConcernsKey, Write, frozen=True, tag="accounting", repr_omit_de
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     is_prepared: ClassVar = True
 
     key: Key
@@ -467,6 +492,11 @@ class Accounting(ConcernsKey, Write, frozen=True, tag="accounting", repr_omit_de
     def concerns(self) -> Concern:
         """Return the keys of the sums: the key and its prefixes."""
         return KeySet(tuple(dict.fromkeys((self.key, *prefixes(self.key)))))
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to write its key, and what the sums of its prefixes are sums of."""
+        sums = (each + SEPARATOR for each in prefixes(self.key) if each != self.key)
+        yield Need(Verb.WRITE, (self.key, *sums))
 
 
 UpdateRequest: TypeAlias = Put | Increment | Delete | DeleteRange | Accounting
@@ -494,6 +524,7 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
 
     answer: ClassVar = Committed
     since: ClassVar = 1
+    verbs: ClassVar = ()
     role: ClassVar = Role.WRITE
     wait_seconds_max: ClassVar = LOCK_WAIT_SECONDS_MAX
     changes_holdings: ClassVar = True
@@ -540,6 +571,17 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
                     return None
                 found += single
         return found
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the rights to what it reads and to what its writes do.
+
+        An anchor that is none of its writes' own needs a right as well, whichever.
+        """
+        yield Need(Verb.READ, self.reads, self.spans)
+        if not any(write.anchor() == self.anchor for write in self.writes):
+            yield Need(EVERY_VERB, (self.anchor,))
+        for write in self.writes:
+            yield from write.needs()
 
     def contained(self) -> Iterator[Request]:
         """Yield the request, and its writes."""

@@ -25,7 +25,7 @@ from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Move
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.raft.interface import NodeId, RaftOptions
-from postroom.ranges import protection_news
+from postroom.ranges import access, audit, protection_news
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key
 from postroom.ranges.garbage import Collector
@@ -114,6 +114,9 @@ class AssembledNode(HostingNode, Protocol):
 
     def observe_nodes(self, stored: bytes | None) -> None:
         """Take the new record of the nodes."""
+
+    def observe_grants(self, stored: bytes | None) -> None:
+        """Take the new record of the grants."""
 
     def check_new_range(self, range_id: int) -> None:
         """Check that a range with this id may begin."""
@@ -250,6 +253,9 @@ def host_range(
     if hosted.is_root:
         NodeRecords(ROOT_ID).register(replica.registry)
         replica.registry.observers[nodes_key(ROOT_ID)] = node.observe_nodes
+        access.register(replica.registry)
+        audit.register(replica.registry)
+        replica.registry.observers[access.ACCESS_KEY] = node.observe_grants
         by_size.register(replica.registry)
         replica.registry.observers[SPLIT_BYTES_KEY] = lambda _: node.rounds.wake_all()
         protection_news.register(replica.registry, replica.protections)

@@ -30,6 +30,7 @@ from postroom.messaging.handover.requests import HandOver
 from postroom.protocol.failures import Failure
 from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, Transport
+from postroom.ranges.audit import NoteRefusals
 from postroom.ranges.split.requests import NewRangeId
 from postroom.ranges.transactions.requests import Prepare, Push, Resolve
 
@@ -37,9 +38,11 @@ CALL_FRAME: Final = b"\xc1"
 """The first byte of the frames of calls."""
 
 if TYPE_CHECKING:
-    CarriedRequest: TypeAlias = HandOver | NewRangeId | Prepare[Any] | Resolve | Push
+    CarriedRequest: TypeAlias = HandOver | NewRangeId | NoteRefusals | Prepare[Any] | Resolve | Push
 else:
-    CarriedRequest = any_of((HandOver, NewRangeId, Prepare[REQUESTS.write], Resolve, Push))
+    CarriedRequest = any_of(
+        (HandOver, NewRangeId, NoteRefusals, Prepare[REQUESTS.write], Resolve, Push)
+    )
 """The requests that leaseholders send to each other."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 

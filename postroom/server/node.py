@@ -37,6 +37,7 @@ from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, Transport
 from postroom.raft.messages import Message
+from postroom.ranges.access import ACCESS_KEY, Grants
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import NodeStatus, nodes_key
@@ -84,6 +85,8 @@ class Node:
         nodes: the nodes of the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
         on_nodes: called when ``nodes`` has changed.
+        grants: the rights that are granted to clients, as applied here.
+        on_grants: called when ``grants`` has changed.
         certificate: the fault of its certificates; empty: none.
         link_error: returns why there is no connection to a node, for people; empty: there is one.
         on_malformed: called with the sender of a frame that was dropped because it is malformed.
@@ -102,6 +105,7 @@ class Node:
         self.failed: Error | None = None
         self.on_wake: Callable[[bool], None] = lambda _: None
         self.on_nodes: Callable[[], None] = lambda: None
+        self.on_grants: Callable[[], None] = lambda: None
         self.certificate = ""
         self.link_error: Callable[[NodeId], str] = lambda _: ""
         self.on_malformed: Callable[[NodeId], None] = lambda _: None
@@ -131,6 +135,7 @@ class Node:
         self.clock.judge = self._peer_clocks.judge
         self._look_at_clocks_at = 0.0
         self.nodes = decode_nodes(engine.get(nodes_key(ROOT_ID)))
+        self.grants = Grants(engine.get(ACCESS_KEY))
         self.damage = Damage(engine)
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
@@ -386,6 +391,11 @@ class Node:
         for hosted in self._hosted():
             hosted.nodes_changed.set()
         self.on_nodes()
+
+    def observe_grants(self, stored: bytes | None) -> None:
+        """Take the new record of the grants."""
+        self.grants = Grants(stored)
+        self.on_grants()
 
     # --- turns
 

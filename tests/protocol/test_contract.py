@@ -24,7 +24,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.requests import REQUESTS, Requests, name_of, weight_of
-from postroom.ranges import protection_news
+from postroom.ranges import access, audit, protection_news
 from postroom.ranges.contract import (
     ROOT_ID,
     UNTIL_IT_HAPPENS,
@@ -56,6 +56,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     TransactionId,
 )
+from postroom.ranges.rights import Verb
 from postroom.ranges.split import by_size
 from postroom.server.assembly import assemble_range
 from postroom.server.services import WakeUps
@@ -96,10 +97,17 @@ def value_of(type_: Any, name: str) -> Any:
         return tuple(value_of(each, f"{name} {place}") for place, each in enumerate(of))
     if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
         return sample(plain)
-    simple = {bytes: name.encode(), str: name, int: 1, float: 1.0, bool: False}
+    simple = {bytes: of_length(name.encode(), type_), str: name, int: 1, float: 1.0, bool: False}
     if isinstance(plain, TypeVar):
         return Put(b"a write", b"")
     return {} if origin is dict else simple.get(plain)
+
+
+def of_length(value: bytes, type_: Any) -> bytes:
+    """Return bytes that are as long as their type wants them."""
+    for each in getattr(type_, "__metadata__", ()):
+        value = value.ljust(each.min_length or 0, b".")[: each.max_length]
+    return value
 
 
 def without_annotation(type_: Any) -> Any:
@@ -148,6 +156,8 @@ def left_open(kind: type[Request]) -> list[str]:
     """Return what a class of requests does not say, or says twice; empty: nothing."""
     open_ = [name for name in TOLD_BY_EACH if name not in vars(kind)]
     open_ += [name for name in ("role",) if not hasattr(kind, name)]
+    if "verbs" not in vars(kind) and getattr(kind, "role", None) is not None:
+        open_.append("verbs")
     open_ += [f"field {name}" for name in kind.__struct_fields__ if name in TOLD]
     if sum(base in kind.__mro__ for base in (Read, Write, Command)) != 1:
         open_.append("its kind")
@@ -181,7 +191,7 @@ def test_a_request_that_leaves_something_open_is_found() -> None:
         transaction_id: TransactionId
 
     assert set(left_open(Vague)) >= {
-        "answer", "field since", "what it concerns", "whether it waits",
+        "answer", "verbs", "field since", "what it concerns", "whether it waits",
         "whose transactions it names",
     }  # fmt: skip
 
@@ -204,6 +214,8 @@ def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     )
     registry: Registry = made.replica.registry
     NodeRecords(ROOT_ID).register(registry)
+    access.register(registry)
+    audit.register(registry)
     LeaseMoves(made.replica.listing, store.node.root).register(registry)
     by_size.register(registry)
     protection_news.register(registry, made.replica.protections)
@@ -370,6 +382,7 @@ def test_a_router_sends_a_request_to_the_ranges_of_its_keys() -> None:
 
         answer: ClassVar = None
         since: ClassVar = 1
+        verbs: ClassVar = (Verb.WRITE,)
 
         one: Key
         other: Key
@@ -393,6 +406,7 @@ class Look(ConcernsKey, Read, frozen=True, tag="look"):
 
     answer: ClassVar = int
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ,)
 
     key: Key
 
@@ -402,6 +416,7 @@ class Touch(ConcernsKey, Write, frozen=True, tag="touch"):
 
     answer: ClassVar = None
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.WRITE,)
 
     key: Key
 

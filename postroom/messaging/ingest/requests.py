@@ -34,6 +34,7 @@ from postroom.ranges.contract import (
     ConcernsSpan,
     ConcernsStore,
     KeySet,
+    NeedsEverything,
     Read,
     Role,
     Scope,
@@ -50,6 +51,7 @@ from postroom.ranges.requests import (
     Seconds,
     TimestampNumber,
 )
+from postroom.ranges.rights import Verb
 
 JOB_BYTES: Final = 24
 TASK_ATTEMPT_BYTES: Final = 16
@@ -71,7 +73,7 @@ class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chunks: Annotated[int, msgspec.Meta(ge=1, le=STAGED_CHUNKS_MAX)]
 
 
-class StageRows(Write, frozen=True, tag="stage_rows"):
+class StageRows(NeedsEverything, Write, frozen=True, tag="stage_rows"):
     """A request to stage a chunk of the rows of a task attempt, not to be seen yet.
 
     The answer is ``False``, and nothing is staged, if the batch is published already.
@@ -88,6 +90,7 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE, Verb.SEND, Verb.ENQUEUE)
 
     query: Query
     batch: Count
@@ -102,7 +105,7 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
         return KeySet((self.query,))
 
 
-class PublishStaged(AlwaysLong, Write, frozen=True, tag="publish_staged"):
+class PublishStaged(NeedsEverything, AlwaysLong, Write, frozen=True, tag="publish_staged"):
     """A request to publish these task attempts as the batch; the answer is ``[new, more]``.
 
     ``new``: it was not published before. ``more``: ``ApplyStaged`` is needed. ``once``: the query
@@ -111,6 +114,7 @@ class PublishStaged(AlwaysLong, Write, frozen=True, tag="publish_staged"):
 
     answer: ClassVar = list[bool]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     query: Query
     batch: Count
@@ -123,7 +127,7 @@ class PublishStaged(AlwaysLong, Write, frozen=True, tag="publish_staged"):
         return KeySet((self.query,))
 
 
-class ApplyStaged(AlwaysLong, Write, frozen=True, tag="apply_staged"):
+class ApplyStaged(NeedsEverything, AlwaysLong, Write, frozen=True, tag="apply_staged"):
     """A request for the next step of a query's publication.
 
     The answer is whether there are more.
@@ -131,6 +135,7 @@ class ApplyStaged(AlwaysLong, Write, frozen=True, tag="apply_staged"):
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     query: Query
 
@@ -139,7 +144,7 @@ class ApplyStaged(AlwaysLong, Write, frozen=True, tag="apply_staged"):
         return KeySet((self.query,))
 
 
-class AbortStaged(AlwaysLong, Write, frozen=True, tag="abort_staged"):
+class AbortStaged(NeedsEverything, AlwaysLong, Write, frozen=True, tag="abort_staged"):
     """A request that fences a job, so that it will not be published.
 
     The answer is whether that is so; it is not if the job was published already. With ``sink``, it
@@ -148,6 +153,7 @@ class AbortStaged(AlwaysLong, Write, frozen=True, tag="abort_staged"):
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     query: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX)]
@@ -176,17 +182,19 @@ class SweepStaged(AlwaysLong, ConcernsStore, Write, frozen=True, tag="sweep_stag
 
     answer: ClassVar = bytes
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     seconds: Seconds
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
 
 
-class ForgetQuery(Write, frozen=True, tag="forget_query"):
+class ForgetQuery(NeedsEverything, Write, frozen=True, tag="forget_query"):
     """A request to forget a query that will never come back; the answer is whether it was known."""
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     query: Query
@@ -196,7 +204,7 @@ class ForgetQuery(Write, frozen=True, tag="forget_query"):
         return KeySet((self.query,))
 
 
-class BeginLoad(AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
+class BeginLoad(NeedsEverything, AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
     """A request to begin a bulk load into ``[start, end)``.
 
     The span is empty, or the load was begun under the same name. The answer is whether it was
@@ -205,6 +213,7 @@ class BeginLoad(AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     name: Query
     run: TaskAttemptId
@@ -216,7 +225,7 @@ class BeginLoad(AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
         return self.name
 
 
-class LoadRows(AlwaysLong, Write, frozen=True, tag="load_rows"):
+class LoadRows(NeedsEverything, AlwaysLong, Write, frozen=True, tag="load_rows"):
     """A request to load values of keys that do not exist yet, in rising order.
 
     A key that has the same value is left alone; one with another value fails all.
@@ -224,6 +233,7 @@ class LoadRows(AlwaysLong, Write, frozen=True, tag="load_rows"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     name: Query
     run: TaskAttemptId
@@ -252,6 +262,7 @@ class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     name: Query
     run: TaskAttemptId
@@ -298,6 +309,7 @@ class ReadStaging(ConcernsStore, Read, frozen=True, tag="read_staging"):
 
     answer: ClassVar = Staging
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     unfinished: bool = False
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 1)] = b""
@@ -367,6 +379,7 @@ class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
 
     answer: ClassVar = str
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
 
     run: Run
@@ -382,6 +395,7 @@ class RestoreEntries(ConcernsStore, Command, frozen=True, tag="restore_entries")
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
 
     run: Run
@@ -394,6 +408,7 @@ class EndPart(ConcernsStore, Command, frozen=True, tag="end_restored_part"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
 
     run: Run
@@ -410,6 +425,7 @@ class EndRestore(ConcernsStore, Command, frozen=True, tag="end_restore"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
 
     run: Run
@@ -425,6 +441,7 @@ class AbandonRestore(ConcernsStore, Command, frozen=True, tag="abandon_restore")
 
     answer: ClassVar = bool
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     frees_room: ClassVar = True
 
@@ -434,6 +451,7 @@ class ReadRestore(ConcernsStore, Read, frozen=True, tag="read_restore"):
 
     answer: ClassVar = Restoration
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     is_served_in_restore: ClassVar = True
 
 
@@ -445,6 +463,7 @@ class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
 
     answer: ClassVar = Counted
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
     is_served_in_restore: ClassVar = True
 
     timestamp: TimestampNumber = 0

@@ -6,6 +6,7 @@ timestamp. The requests that change something are in :mod:`.requests`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import msgspec
@@ -18,8 +19,9 @@ from postroom.messaging.queues.requests import (
     StoredQueueMessage,
     ToldQueue,
 )
-from postroom.ranges.contract import Concern, ConcernsRoot, ConcernsStore, KeySet, Read
+from postroom.ranges.contract import Concern, ConcernsRoot, ConcernsStore, KeySet, NeedsQueue, Read
 from postroom.ranges.requests import UNBOUNDED, Count, TimestampNumber
+from postroom.ranges.rights import EVERY_QUEUE, Need, Verb
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -144,11 +146,17 @@ class ReadQueues(ConcernsRoot, Read, frozen=True, tag="read_queues"):
 
     answer: ClassVar = list[ToldQueue]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ | Verb.WRITE | Verb.ENQUEUE | Verb.WORK,)
 
     name: str = ""
 
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to the queue, or to all of them."""
+        for verb in self.verbs:
+            yield Need(verb, queue=self.name or EVERY_QUEUE)
 
-class ReadQueueMessage(Read, frozen=True, tag="read_queue_message"):
+
+class ReadQueueMessage(NeedsQueue, Read, frozen=True, tag="read_queue_message"):
     """A request for the messages with an id, of any kind (``None``) or of one.
 
     The answer is a ``list[StoredQueueMessage]``.
@@ -156,6 +164,7 @@ class ReadQueueMessage(Read, frozen=True, tag="read_queue_message"):
 
     answer: ClassVar = list[StoredQueueMessage]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     queue: QueueName
     id: QueueMessageId
@@ -166,7 +175,7 @@ class ReadQueueMessage(Read, frozen=True, tag="read_queue_message"):
         return KeySet((self.id,))
 
 
-class ListQueueMessages(ConcernsStore, Read, frozen=True, tag="list_queue_messages"):
+class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_queue_messages"):
     """A request for a page of a queue's messages, by state.
 
     Attributes:
@@ -179,6 +188,7 @@ class ListQueueMessages(ConcernsStore, Read, frozen=True, tag="list_queue_messag
 
     answer: ClassVar = QueuePage
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     queue: QueueName
     state: str = ""
@@ -190,19 +200,21 @@ class ListQueueMessages(ConcernsStore, Read, frozen=True, tag="list_queue_messag
     timestamp: TimestampNumber = 0
 
 
-class ReadSchedules(ConcernsRoot, Read, frozen=True, tag="read_schedules"):
+class ReadSchedules(NeedsQueue, ConcernsRoot, Read, frozen=True, tag="read_schedules"):
     """A request for the periodic schedules of a queue; the answer is a ``list[SetSchedule]``."""
 
     answer: ClassVar = list[SetSchedule]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     queue: QueueName
 
 
-class ReadQueueStats(ConcernsStore, Read, frozen=True, tag="read_queue_stats"):
+class ReadQueueStats(NeedsQueue, ConcernsStore, Read, frozen=True, tag="read_queue_stats"):
     """A request for the statistics of a queue; the answer is a ``QueueStats``."""
 
     answer: ClassVar = QueueStats
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.READ,)
 
     queue: QueueName

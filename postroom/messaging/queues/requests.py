@@ -16,6 +16,7 @@ was fired before. Locator, epoch and the timestamp of firing together name an at
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
@@ -41,6 +42,7 @@ from postroom.ranges.contract import (
     KeySet,
     Maintenance,
     MayWait,
+    NeedsQueue,
     Read,
     Role,
     Write,
@@ -55,6 +57,7 @@ from postroom.ranges.requests import (
     TimestampNumber,
     TransactionId,
 )
+from postroom.ranges.rights import Need, Verb
 
 PRIORITY_MIN: Final = -128
 CONSUMER_ID_BYTES: Final = 16
@@ -153,17 +156,46 @@ class ToldQueue(QueueDefinition, frozen=True, array_like=True):
 # --- writes, inside a transaction -----------------------------------------------------------------
 
 
-class CreateQueue(ConcernsRoot, Write, frozen=True, tag="create_queue"):
+class ConcernsDefinition(ConcernsRoot):
+    """A write of the definition of the queue ``name``."""
+
+    __slots__ = ()
+    verbs: ClassVar[tuple[Verb, ...]]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the queue."""
+        raise NotImplementedError
+
+    def dead_letter_queue(self) -> object:
+        """Return the name of the queue that gets the dead messages from now on, or ``None``."""
+        return None
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the rights to the queue, and to enqueue in that for its dead messages."""
+        for verb in self.verbs:
+            yield Need(verb, queue=self.name)
+        receiver = self.dead_letter_queue()
+        if receiver:
+            yield Need(Verb.ENQUEUE, queue=str(receiver))
+
+
+class CreateQueue(ConcernsDefinition, Write, frozen=True, tag="create_queue"):
     """A request to make a queue; it fails if there is one of that name with other settings."""
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     name: QueueName
     settings: QueueSettings
 
+    def dead_letter_queue(self) -> object:
+        """Return the one of the settings."""
+        return self.settings.dead_letter_queue
 
-class UpdateQueue(ConcernsRoot, Write, frozen=True, tag="update_queue"):
+
+class UpdateQueue(ConcernsDefinition, Write, frozen=True, tag="update_queue"):
     """A request to change a queue: its ``settings`` by name, and ``paused`` if it is given.
 
     The changed settings are checked as a whole.
@@ -171,24 +203,30 @@ class UpdateQueue(ConcernsRoot, Write, frozen=True, tag="update_queue"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     name: QueueName
     settings: dict[str, bool | int | float | str | None]
     paused: bool | None = None
 
+    def dead_letter_queue(self) -> object:
+        """Return the one of the changed settings."""
+        return self.settings.get("dead_letter_queue")
 
-class DropQueue(ConcernsRoot, Write, frozen=True, tag="drop_queue"):
+
+class DropQueue(ConcernsDefinition, Write, frozen=True, tag="drop_queue"):
     """A request to drop a queue: the commit removes it, and its messages are deleted in steps."""
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     name: QueueName
 
 
-class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
+class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
     """A message for a queue, to be enqueued.
 
     The answer is ``None`` if it was inserted, or ``"ignored"`` or ``"replaced"``.
@@ -202,6 +240,7 @@ class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
 
     answer: ClassVar = str | None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ENQUEUE,)
 
     queue: QueueName
     key: Key
@@ -248,7 +287,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     of_kind: bool = False
 
 
-class ConcernsAttempts:
+class ConcernsAttempts(NeedsQueue):
     """A write about messages: they are told by their keys, or by their ids."""
 
     __slots__ = ()
@@ -284,6 +323,7 @@ class Acknowledge(ConcernsAttempts, Write, frozen=True, tag="acknowledge"):
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WORK,)
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -302,6 +342,7 @@ class RejectMessages(ConcernsAttempts, Write, frozen=True, tag="reject"):
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WORK,)
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -320,6 +361,7 @@ class Extend(ConcernsAttempts, Write, frozen=True, tag="extend"):
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WORK,)
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -339,6 +381,7 @@ class Reschedule(ConcernsAttempts, Write, frozen=True, tag="reschedule"):
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     queue: QueueName
     attempts: list[Attempt]
@@ -354,6 +397,7 @@ class CancelMessages(ConcernsAttempts, Write, frozen=True, tag="cancel_messages"
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -368,12 +412,13 @@ class ReplayMessages(ConcernsAttempts, Write, frozen=True, tag="replay_messages"
 
     answer: ClassVar = int
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     queue: QueueName
     attempts: list[Attempt]
 
 
-class TrimArchive(ConcernsStore, Write, frozen=True, tag="trim_archive"):
+class TrimArchive(NeedsQueue, ConcernsStore, Write, frozen=True, tag="trim_archive"):
     """A request to delete archived messages acknowledged up to a timestamp: one step of that.
 
     The answer says how many it has deleted, and whether there are more that may go
@@ -386,6 +431,7 @@ class TrimArchive(ConcernsStore, Write, frozen=True, tag="trim_archive"):
 
     answer: ClassVar = list[int]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -402,6 +448,7 @@ class WhenDone(Write, frozen=True, tag="when_done"):
 
     answer: ClassVar = list[int]
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.ENQUEUE,)
 
     queue: QueueName
     group: Group
@@ -411,12 +458,17 @@ class WhenDone(Write, frozen=True, tag="when_done"):
         """Return what the message concerns."""
         return self.enqueue.concerns()
 
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to enqueue in both queues."""
+        yield Need(Verb.ENQUEUE, queue=self.queue)
+        yield from self.enqueue.needs()
+
     def anchor(self) -> bytes:
         """Return the key of the message."""
         return self.enqueue.key
 
 
-class SetSchedule(ConcernsRoot, Write, frozen=True, tag="set_schedule"):
+class SetSchedule(NeedsQueue, ConcernsRoot, Write, frozen=True, tag="set_schedule"):
     """A request to enqueue ``payload`` at each tick of ``cron``.
 
     ``cron=None`` ends the schedule.
@@ -424,6 +476,7 @@ class SetSchedule(ConcernsRoot, Write, frozen=True, tag="set_schedule"):
 
     answer: ClassVar = None
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WRITE,)
 
     queue: QueueName
     name: QueueName
@@ -501,7 +554,7 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     over: list[int] = []
 
 
-class ClaimQueue(MayWait, Read, frozen=True, tag="claim_queue"):
+class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
     """A claim of ready messages, leased to a consumer; with ``wait``, as soon as there is one.
 
     Attributes:
@@ -518,6 +571,7 @@ class ClaimQueue(MayWait, Read, frozen=True, tag="claim_queue"):
 
     answer: ClassVar = Claimed
     since: ClassVar = 1
+    verbs: ClassVar = (Verb.WORK,)
     role: ClassVar = Role.WRITE
     locks: ClassVar = True
     changes_holdings: ClassVar = True

@@ -16,6 +16,7 @@ from postroom.ranges.contract import (
 )
 from postroom.ranges.listing import RangeInfo
 from postroom.ranges.requests import Count, Key
+from postroom.ranges.rights import Verb
 
 
 class NewRangeId(ConcernsRoot, Command, frozen=True, tag="new_range_id"):
@@ -23,6 +24,7 @@ class NewRangeId(ConcernsRoot, Command, frozen=True, tag="new_range_id"):
 
     answer: ClassVar = int
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     is_served_in_restore: ClassVar = False
 
@@ -39,6 +41,7 @@ class PrepareSplit(ConcernsKey, Command, frozen=True, tag="prepare_split"):
 
     answer: ClassVar = None
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     is_served_in_restore: ClassVar = False
 
@@ -51,6 +54,7 @@ class AwaitSplit(ConcernsKey, Read, frozen=True, tag="await_split"):
 
     answer: ClassVar = RangeInfo
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     wait_seconds_max: ClassVar[float] = UNTIL_IT_HAPPENS
 
@@ -69,6 +73,7 @@ class CancelSplit(ConcernsKey, Command, frozen=True, tag="cancel_split"):
 
     answer: ClassVar = bool
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
     frees_room: ClassVar = True
 
@@ -100,6 +105,7 @@ class ConfigureRanges(ConcernsRoot, Command, frozen=True, tag="configure_ranges"
 
     answer: ClassVar = int
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
     role: ClassVar = Role.ADMIN
 
     split_bytes: Count | None = None

@@ -36,6 +36,7 @@ from postroom.ranges.requests import (
     TimestampNumber,
     TransactionId,
 )
+from postroom.ranges.rights import Verb
 
 AnchorKey: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX, title="anchor")]
 """The key beside which the COMMIT record of a transaction lies, perhaps in another range."""
@@ -189,6 +190,7 @@ class Refresh(ConcernsKeysAndSpans, Read, frozen=True, tag="refresh"):
 
     answer: ClassVar = int
     since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ,)
     read_at: ClassVar[str] = "until"
 
     keys: list[Key]

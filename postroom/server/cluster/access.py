@@ -1,12 +1,13 @@
-"""The permissions of clients: three roles, the requests that each allows, and the files of both.
+"""The permissions of clients: their roles, the requests that each allows, the files of both.
 
 ::
 
-    read ⊂ write ⊂ admin
+    none ⊂ read ⊂ write ⊂ admin
 
 ========  ==========================================================================================
 role      may
 ========  ==========================================================================================
+none      what is granted to its name (:mod:`postroom.ranges.access`); grants add to any role
 read      read: keys, inboxes, queues, changes, waiting messages, counters, nodes and their state
 write     also change stored data, send, reap, lock, claim, keep and forget positions of readers,
           and deal with dead letters and queues
@@ -17,12 +18,13 @@ A client has the role of the token that it shows; without a file of tokens, that
 Unless a file says otherwise, both are ``write``: no client becomes an administrator by accident.
 With ``--insecure``, every client is one.
 
-The file of tokens has a token a line, or a role and a token. The file of roles has a role and the
+The file of tokens has a token a line, or a role and a token, and perhaps a name: that to which
+rights are granted. Tokens of one name have the same grants. The file of roles has a role and the
 common name of a certificate a line, or ``*`` for all others::
 
     tokens                                     roles
         admin 5p0Nk1u...                           admin operator
-        read  0aKz9Qe...                           read  reports
+        none  0aKz9Qe... reports                   none  reports
         Jx81mPq...            (write)              write *
 
 They are read again when they change. While one is being replaced, or is faulty, its last content
@@ -43,7 +45,9 @@ from postroom.errors import AccessDenied, Error, Invalid, Unavailable
 from postroom.protocol.failures import failure_from
 from postroom.protocol.frames import Permitted
 from postroom.protocol.requests import REQUESTS
+from postroom.ranges.access import Grants
 from postroom.ranges.contract import Request, Role
+from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Granted, Rights, Verb
 
 ALLOWED: Final[dict[Role, frozenset[type[Request]]]] = {
     role: REQUESTS.allowed(role) for role in Role
@@ -58,28 +62,64 @@ class Access(NamedTuple):
         role: the role of the client.
         principal: the name of its certificate and its token; empty: its host. Principals
             share a node's capacity, and the clients of each of them its share.
-        current: answers the role that it would have now; raises ``AccessDenied``.
+        current: answers the terms that it would have now; raises ``AccessDenied``.
+        name: the name to which rights are granted: that of its token, else of its certificate;
+            empty: it has none.
     """
 
     role: Role = Role.WRITE
     principal: str = ""
-    current: Callable[[], Role] | None = None
+    current: Callable[[], Access] | None = None
+    name: str = ""
 
     def why_not_now(self) -> Error | None:
         """Return why the same proofs would not let a client in on the same terms now."""
         if self.current is None:
             return None
         try:
-            role = self.current()
+            now = self.current()
         except AccessDenied as denied:
             return denied
-        if role is self.role:
-            return None
-        return Unavailable(f"this client's role is {role.value!r} now: connect again")
+        if now.role is not self.role:
+            return Unavailable(f"this client's role is {now.role.value!r} now: connect again")
+        return None if now.name == self.name else changed_rights()
+
+
+def changed_rights() -> Unavailable:
+    """Return the error that ends the stream of a client with other rights than before."""
+    return Unavailable("the rights of this client have changed: connect again", retry_after=0.0)
 
 
 WRITER: Final = Access()
 """The terms without files that say more."""
+
+
+_BUT_ADMIN: Final = EVERY_VERB & ~Verb.ADMIN
+_VERBS: Final = {
+    Role.NONE: Verb(0), Role.READ: Verb.READ, Role.WRITE: _BUT_ADMIN, Role.ADMIN: EVERY_VERB
+}  # fmt: skip
+"""The verbs that each role allows, on every key and every queue."""
+
+
+def granted_by(role: Role) -> list[Granted]:
+    """Return the grants that a role amounts to."""
+    return [Granted(_VERBS[role]), Granted(_VERBS[role], queue=EVERY_QUEUE)]
+
+
+def rights_of(access: Access, grants: Grants) -> Rights | None:
+    """Return the rights of a client; ``None``: its role tells what it may ask for."""
+    own = grants.of(access.name)
+    if access.role is Role.ADMIN or (not own and access.role is not Role.NONE):
+        return None
+    return Rights([*granted_by(access.role), *own])
+
+
+def lacking(what: str) -> AccessDenied:
+    """Return the error for a client that lacks a right."""
+    return AccessDenied(
+        f"this client lacks the right {what}; nothing was done: ask an administrator to grant it "
+        "('postroom access grant')"
+    )
 
 
 def denied(role: Role, kind: type[Request]) -> AccessDenied:
@@ -132,20 +172,29 @@ def _parsed(number: int, text: str) -> tuple[str, Role]:
         raise Invalid(f"line {number}: {error}") from error
 
 
-def token_of(line: bytes) -> tuple[bytes, Role]:
-    """Return the token and the role in a line of a file of tokens.
+class TokenLine(NamedTuple):
+    """A line of a file of tokens; the name may be empty."""
 
-    The line has a token, or a role and a token.
+    token: bytes
+    role: Role = Role.WRITE
+    name: str = ""
+
+
+def token_of(line: bytes) -> TokenLine:
+    """Return the token in a line of a file of tokens, its role, and its name.
+
+    The line has a token, or a role and a token, and perhaps a name.
 
     Raises:
         Invalid: it has neither.
     """
     words = line.split()
     if len(words) == 1:
-        return words[0], Role.WRITE
-    if len(words) == 2:
-        return words[1], Role.named(words[0].decode(errors="replace"))
-    raise Invalid("a line of the tokens is a token, or a role and a token")
+        return TokenLine(words[0])
+    if len(words) in {2, 3}:
+        role = Role.named(words[0].decode(errors="replace"))
+        return TokenLine(words[1], role, b"".join(words[2:]).decode(errors="replace"))
+    raise Invalid("a line of the tokens is a token, or a role, a token and perhaps a name")
 
 
 Parsed = TypeVar("Parsed")
@@ -222,14 +271,19 @@ class Tokens:
         if not self._file.current():
             raise AccessDenied(f"{path} contains no token: write one a line")
 
-    def role_of(self, token: str) -> Role | None:
-        """Return the role of ``token``; ``None``: it is unknown. The time is constant."""
+    def line_of(self, token: str) -> TokenLine | None:
+        """Return the line of ``token``; ``None``: it is unknown. The time is constant."""
         shown = token.encode()
         found = None
-        for each, role in self._file.current():  # all of them: the time would tell which it was
-            if hmac.compare_digest(each, shown):
-                found = role
+        for each in self._file.current():  # all of them: the time would tell which it was
+            if hmac.compare_digest(each.token, shown):
+                found = each
         return found
+
+    def role_of(self, token: str) -> Role | None:
+        """Return the role of ``token``; ``None``: it is unknown."""
+        line = self.line_of(token)
+        return None if line is None else line.role
 
     def readings(self) -> int:
         """Look at the file, and return how often new content was accepted."""
@@ -239,7 +293,7 @@ class Tokens:
     def first_of(self, role: Role) -> str:
         """Return the first token of a role; empty: there is none."""
         tokens = self._file.current()
-        return next((token.decode() for token, its_role in tokens if its_role is role), "")
+        return next((each.token.decode() for each in tokens if each.role is role), "")
 
 
 def warn_if_others_may_read(path: Path) -> None:
@@ -255,7 +309,7 @@ def warn_if_others_may_read(path: Path) -> None:
         )  # fmt: skip
 
 
-def _tokens(content: bytes) -> list[tuple[bytes, Role]]:
+def _tokens(content: bytes) -> list[TokenLine]:
     return [token_of(line) for line in content.splitlines() if line.strip()]
 
 

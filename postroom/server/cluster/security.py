@@ -270,7 +270,15 @@ class Security:
         shown = [f"certificate {name}"] if name and self.pem is not None else []
         if token is not None and self._tokens is not None:
             shown.append(f"token {sha256(token.encode()).hexdigest()[:16]}")
-        return Access(role, ", ".join(shown), partial(self.role_of_client, token, name))
+        current = partial(self.access_of_client, token, name)
+        return Access(role, ", ".join(shown), current, self._name_for_grants(token, name))
+
+    def _name_for_grants(self, token: str | None, name: str) -> str:
+        """Return the name of a client to which rights are granted; empty: it has none."""
+        if self._tokens is None:
+            return "" if self.insecure else name
+        line = None if token is None else self._tokens.line_of(token)
+        return "" if line is None else line.name
 
     def has_changed(self) -> bool:
         """Return whether new content of a file of permissions was accepted since the last call."""

@@ -43,7 +43,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
+from postroom.errors import AccessDenied, Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import (
     DECODED_BYTES_PER_STEP,
@@ -59,13 +59,22 @@ from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.frames import client_of
 from postroom.protocol.requests import FIRST_REVISION, RANGES_REVISION, weight_of
-from postroom.ranges.contract import Request
+from postroom.ranges.access import GrantRights, RevokeRights
+from postroom.ranges.contract import Request, Role
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
-from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
+from postroom.server.cluster.access import (
+    ALLOWED,
+    WRITER,
+    Access,
+    lacking,
+    permitted,
+    rights_of,
+)
 from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.answer_queue import AnswerQueue, answer_bytes, failure_bytes
 from postroom.server.cluster.intake import LargeFrames, StreamIntake
+from postroom.server.cluster.refusals import Refusals
 from postroom.server.cluster.session_parts import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
@@ -91,7 +100,9 @@ _log = logging.getLogger(__name__)
 
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
-_UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
+_UNLIKE_OTHERS: Final = frozenset(
+    {DescribeNode, GrantRights, Protect, ReapQueue, RevokeRights, Unprotect}
+)
 
 
 class SessionOwner(Protocol):
@@ -102,12 +113,14 @@ class SessionOwner(Protocol):
         admission: counts the load under way.
         said: remembers the logged messages.
         large_frames: the large frames that are being decoded.
+        refusals: counts the refused requests.
     """
 
     node: SessionNode
     admission: Admission
     said: LogOnce
     large_frames: LargeFrames
+    refusals: Refusals
 
     def admit(self, session: Session) -> bool:
         """Give a session whose client is known a slot; return whether it may go on."""
@@ -130,6 +143,7 @@ class Session:
         stream: the number of the stream among that client's.
         host: the address that it comes from.
         access, principal: the terms on which it was let in, and its principal (:mod:`.access`).
+        rights: the rights that its requests are checked against; ``None``: its role is enough.
         heard_at: when it last gave a sign of life, on the node's monotonic clock.
         ended: whether the shell is to close the stream once everything was taken.
     """
@@ -143,7 +157,9 @@ class Session:
     ) -> None:
         self.client = b""
         self.access = access
-        self._allowed = ALLOWED[access.role]
+        self.rights = rights_of(access, sessions.node.grants)
+        role = access.role if self.rights is None else Role.ADMIN
+        self._allowed = ALLOWED[role]
         self.stream = 0
         self.ended = False
         self.host = peer.rpartition(":")[0] or peer
@@ -165,7 +181,7 @@ class Session:
         self._refusal: Failure | None = None
         self._named: dict[int, tuple[int, int]] = {}
         self._knows_ranges = False
-        self._permitted = permitted(access.role)
+        self._permitted = permitted(role)
         self._intake = StreamIntake(self, self._permitted, sessions.large_frames)
 
     # --- calls of the shell
@@ -314,7 +330,10 @@ class Session:
     def welcome(self) -> None:
         """Send the leader and the addresses of the nodes."""
         self._replicas.charge(welcome_steps(self._replicas))
-        self._answers.put(welcome_of(self._node, self._admission.limits.stream_requests_max))
+        limits = self._admission.limits
+        self._answers.put(
+            welcome_of(self._node, limits.stream_requests_max, tells_ranges=self.rights is None)
+        )
 
     def _on_ask(self, ask: frames.Ask[Any], frame: bytes) -> None:
         if not self.client:
@@ -399,13 +418,21 @@ class Session:
         self._admission.bytes -= size
         self._own_bytes -= size
 
-    def _may_send(self, request: Request) -> bool:
-        """Return whether the transactions and consumers that it names are this client's own."""
+    def _refused(self, request: Request) -> Failure | None:
+        """Return why the client may not send a request, whatever is stored, or ``None``.
+
+        It has all rights that it needs, and names its own transactions and consumers.
+        """
+        missing = None if self.rights is None else self.rights.lacks(request)
+        if missing is not None:
+            return failure_from(lacking(missing))
         for name in request.own_ids:
             own_id = getattr(request, name)
             if own_id is not None and not own_id.startswith(self.client):
-                return False
-        return True
+                return NOT_YOURS
+        if type(request) is CommitTransaction and request.began > self._node.clock.last():
+            return CLOCK_IS_AHEAD
+        return None
 
     def take_on(self, number: int, request: Any, size: int) -> None:
         """Take a request, which has its turn."""
@@ -421,13 +448,10 @@ class Session:
         no = self._refusal or overload(admission, self.principal, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
             no = request.failure  # a ``NotDecoded``
-        if no is None and kind.own_ids:
-            if not self._may_send(request):
-                no = NOT_YOURS
-            elif kind is CommitTransaction and request.began > self._node.clock.last():
-                no = CLOCK_IS_AHEAD
+        elif no is None and (kind.own_ids or self.rights is not None):
+            no = self._refused(request)
         if no is not None:
-            self._fail(number, no)
+            self._refuse(number, no)
         elif kind in _UNLIKE_OTHERS or self._named:
             self._on_special(number, request, size)
         else:
@@ -438,6 +462,11 @@ class Session:
             self._own_bytes += size
             self._waiting += call.waits
             self._replicas.submit(call)
+
+    def _refuse(self, number: int, failure: Failure) -> None:
+        if failure[0] == AccessDenied.__name__:
+            self._sessions.refusals.note(self.access.name or self.principal, failure[1])
+        self._fail(number, failure)
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
         if type(request) is DescribeNode:
@@ -451,6 +480,12 @@ class Session:
             return
         if type(request) is Protect:
             request = msgspec.structs.replace(request, client=self.client, host=self.host)
+        if type(request) in {GrantRights, RevokeRights}:
+            request = msgspec.structs.replace(
+                request,
+                by=self.access.name or self.principal,
+                is_administrator=self.access.role is Role.ADMIN,
+            )
         if type(request) is Unprotect and not self._protected.may_protect(request.timestamp):
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))

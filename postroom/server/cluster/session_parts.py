@@ -22,8 +22,10 @@ from postroom.protocol.failures import (
 from postroom.protocol.frames import PROTOCOL_VERSION
 from postroom.protocol.requests import RANGES_REVISION, REVISION
 from postroom.raft.interface import NodeId
+from postroom.ranges.access import Grants
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
+from postroom.ranges.carrier import Carrier
 from postroom.ranges.contract import ROOT_ID, UNTIL_IT_HAPPENS
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import Nodes, NodeStatus
@@ -44,6 +46,8 @@ class SessionNode(Protocol):
 
     failed: Error | None
     nodes: Nodes | None
+    grants: Grants
+    on_grants: Callable[[], None]
     clock: HybridLogicalClock
     monotonic: Callable[[], float]
     replicas: Replicas
@@ -51,6 +55,10 @@ class SessionNode(Protocol):
     @property
     def node_id(self) -> int:
         """Return the node's id."""
+
+    @property
+    def calls(self) -> Carrier:
+        """Return the way to the leaseholders of ranges."""
 
     def wake(self, *, urgent: bool) -> None:
         """Ask for a turn."""
@@ -65,12 +73,13 @@ class SessionNode(Protocol):
         """Return the node's description of itself."""
 
 
-def welcome_of(node: SessionNode, requests_max: int) -> bytes:
+def welcome_of(node: SessionNode, requests_max: int, *, tells_ranges: bool) -> bytes:
     """Return the frame that names the leader and the nodes.
 
     Args:
         node: the node that sends it.
         requests_max: how many requests a client may have unanswered.
+        tells_ranges: whether it names the ranges that the node leads: their bounds are keys.
     """
     nodes = () if node.nodes is None else node.nodes.nodes
     addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
@@ -79,7 +88,7 @@ def welcome_of(node: SessionNode, requests_max: int) -> bytes:
         frames.Welcome(
             frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
             leader if isinstance(leader, int) else 0, addresses, requests_max,
-            REVISION, led_ranges(node.replicas),
+            REVISION, led_ranges(node.replicas) if tells_ranges else [],
         )
     )  # fmt: skip
 

@@ -13,9 +13,10 @@ from typing import Final
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
 from postroom.ranges.admission import Rounds
-from postroom.server.cluster.access import WRITER, Access
+from postroom.server.cluster.access import WRITER, Access, changed_rights, rights_of
 from postroom.server.cluster.admission import Admission, NodeLimits
 from postroom.server.cluster.intake import LargeFrames
+from postroom.server.cluster.refusals import Refusals
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.session_parts import SessionNode
 
@@ -28,6 +29,7 @@ class Sessions:
         admission: counts the load under way.
         said: remembers the logged messages about them.
         large_frames: the large frames that are being decoded.
+        refusals: counts the refused requests.
     """
 
     def __init__(self, node: SessionNode, limits: NodeLimits | None = None) -> None:
@@ -35,10 +37,12 @@ class Sessions:
         self.admission = Admission(limits or NodeLimits())
         self.said = LogOnce()
         self.large_frames = LargeFrames()
+        self.refusals = Refusals(node)
         self._open: dict[bytes, Session] = {}
         self._timeouts = ClientTimeouts(node, self._open.values)
         self._with_backlog: Rounds[Session] = Rounds()
         node.replicas.on_room(self._work_off)
+        node.on_grants = lambda: node.call_after(0.0, self._look_at_rights)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -100,6 +104,15 @@ class Sessions:
             if reason is not None:
                 session.end(reason)
 
+    def _look_at_rights(self) -> None:
+        """End the streams of clients whose rights have changed. They come back with the new ones.
+
+        Requests that wait are checked anew then.
+        """
+        for session in list(self._open.values()):
+            if session.rights != rights_of(session.access, self.node.grants):
+                session.end(changed_rights())
+
     def _make_room(self, newcomer: Session) -> bool:
         """End the stream that is needed least; return false if none may end.
 
@@ -151,6 +164,8 @@ class Sessions:
             Whether the session may go on.
         """
         reason = session.access.why_not_now()  # a file may have changed since it was opened
+        if reason is None and session.rights != rights_of(session.access, self.node.grants):
+            reason = changed_rights()
         if reason is not None:
             session.end(reason)
             return False

@@ -30,6 +30,7 @@ def store() -> Iterator[Store]:
 
 
 def test_each_role_may_do_what_those_before_it_may() -> None:
+    assert not ALLOWED[Role.NONE]
     assert ALLOWED[Role.READ] < ALLOWED[Role.WRITE] < ALLOWED[Role.ADMIN] == set(REQUESTS.asked)
 
 
@@ -63,7 +64,7 @@ def put(store: Store, number: int) -> CommitTransaction[Any]:
 
 
 @pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["keeping", "forgetting"])
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", [Role.READ, Role.WRITE, Role.ADMIN])
 def test_only_a_writer_keeps_and_forgets_positions_of_readers(
     store: Store, role: Role, seconds: float
 ) -> None:
@@ -119,9 +120,10 @@ def test_a_line_that_is_no_role_and_name_is_told(line: str) -> None:
 
 
 def test_lines_of_tokens() -> None:
-    assert token_of(b"abc") == (b"abc", Role.WRITE), "as they were before there were roles"
-    assert token_of(b"admin  abc") == (b"abc", Role.ADMIN)
-    for line in (b"root abc", b"admin abc def"):
+    assert token_of(b"abc") == (b"abc", Role.WRITE, ""), "as they were before there were roles"
+    assert token_of(b"admin  abc") == (b"abc", Role.ADMIN, "")
+    assert token_of(b"none abc shop") == (b"abc", Role.NONE, "shop")
+    for line in (b"root abc", b"admin abc def ghi"):
         with pytest.raises(Invalid):
             token_of(line)
 
@@ -130,10 +132,10 @@ def test_a_stream_ends_when_its_access_does(store: Store) -> None:
     """Its rights last as long as its certificate or token, while the stream is open."""
     sessions, role = Sessions(store.node), [Role.WRITE]
 
-    def current() -> Role:
+    def current() -> Access:
         if not role:
             raise AccessDenied("the token is not known here; nothing was done")
-        return role[0]
+        return Access(role[0])
 
     streams = [
         sessions.open("somebody", lambda: None, Access(Role.WRITE, name, current))

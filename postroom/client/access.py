@@ -1,0 +1,108 @@
+"""The rights of clients, as an administrator changes them; in the asyncio form.
+
+:mod:`postroom.ranges.access` says what a grant is.
+"""
+
+from __future__ import annotations
+
+from postroom.client import arguments
+from postroom.client.sender import Sender
+from postroom.limits import CLIENT_NAME_CHARACTERS_MAX, QUEUE_NAME_BYTES_MAX
+from postroom.ranges.access import Grant, GrantRights, ReadGrants, RevokeRights
+from postroom.ranges.audit import AuditEntry, ReadAuditLog
+from postroom.ranges.rights import EVERY_VERB, Verb
+
+
+class AccessCalls:
+    """The grants of one store, and its audit log: ``db.access``."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    async def grant(
+        self, name: str, verbs: str, prefix: bytes = b"", *, queue: str | None = None
+    ) -> Verb:
+        """Give a name some verbs; return all that it has there now.
+
+        Args:
+            name: the name of a token, or the common name of a certificate.
+            verbs: the names of the verbs, separated by commas.
+            prefix: the prefix of the keys; empty: every key.
+            queue: a queue, in place of keys; ``*``: every queue.
+
+        Raises:
+            Invalid: there is no such verb, or there are too many grants; nothing was changed.
+            Unavailable, CommitUnknown: see ``put``.
+            AccessDenied: this client may not administer that.
+        """
+        request = GrantRights(
+            arguments.name(name, "the name of a client", CLIENT_NAME_CHARACTERS_MAX),
+            int(Verb.named(verbs)),
+            arguments.key(prefix),
+            ""
+            if queue is None
+            else arguments.name(queue, "the name of a queue", QUEUE_NAME_BYTES_MAX),
+        )
+        return Verb(await self._sender.send(request))
+
+    async def revoke(
+        self,
+        name: str,
+        verbs: str | None = None,
+        prefix: bytes | None = None,
+        *,
+        queue: str | None = None,
+    ) -> int:
+        """Take verbs from a name; return how many grants were changed.
+
+        Args:
+            name: the name of a token, or the common name of a certificate.
+            verbs: the names of the verbs, separated by commas; ``None``: all.
+            prefix: the prefix of one grant of keys.
+            queue: the queue of one grant. Without both, all grants of the name.
+
+        Raises:
+            Invalid: the name has no such grant, or it would leave no administrator; nothing was
+                changed.
+            Unavailable, CommitUnknown: see ``put``.
+            AccessDenied: this client may not administer that.
+        """
+        request = RevokeRights(
+            arguments.name(name, "the name of a client", CLIENT_NAME_CHARACTERS_MAX),
+            int(EVERY_VERB if verbs is None else Verb.named(verbs)),
+            None if prefix is None else arguments.key(prefix),
+            None
+            if queue is None
+            else arguments.name(queue, "the name of a queue", QUEUE_NAME_BYTES_MAX),
+        )
+        changed: int = await self._sender.send(request)
+        return changed
+
+    async def grants(self, prefix: bytes = b"") -> list[Grant]:
+        """Return the grants of keys with a prefix; without a prefix all grants, in order of names.
+
+        Args:
+            prefix: the prefix.
+
+        Raises:
+            AccessDenied: this client may not administer that.
+        """
+        found: list[Grant] = await self._sender.send(ReadGrants(arguments.key(prefix)))
+        return found
+
+    async def audit_log(self, *, limit: int = 100) -> list[AuditEntry]:
+        """Return the last entries of the audit log, the newest at the end.
+
+        Args:
+            limit: how many at most.
+
+        Raises:
+            AccessDenied: this client is no administrator.
+        """
+        request = ReadAuditLog(arguments.count(limit, "limit"))
+        found: list[AuditEntry] = await self._sender.send(request)
+        return found
+
+
+def _queue(name: str) -> str:
+    return arguments.name(name, "the name of a queue", QUEUE_NAME_BYTES_MAX)
