@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from postroom.client.remote.native import offering_native
-from postroom.errors import AccessDenied
+from postroom.errors import AccessDenied, Unavailable
 from postroom.protocol.streams import ADMIT, DENIED, HELLO, UNAVAILABLE
 from postroom.ranges.contract import Role
 from postroom.server.cluster.access import Tokens, roles_of_certificates
@@ -268,7 +268,7 @@ def test_a_principal_is_named_by_its_certificate_and_token(
     assert security.has_changed()
     assert not security.has_changed()
     assert second.current is not None
-    assert second.current() is Role.WRITE
+    assert second.current().role is Role.WRITE
     assert first.current is not None
     with pytest.raises(AccessDenied):
         first.current()
@@ -345,3 +345,20 @@ def test_a_key_of_another_certificate(authority: Authority, node: Certificates) 
     wrong = Certificates(node.ca, node.certificate, authority.client().key)
     with pytest.raises(AccessDenied, match="does not belong to the certificate"):
         Security(wrong)
+
+
+def test_a_client_is_known_by_the_name_of_its_token_and_else_of_its_certificate(
+    authority: Authority, node: Certificates, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("first\nnone second shop\n")
+    path.chmod(0o600)
+    by_token = Security(node, Tokens(path))
+    assert by_token.access_of_client("first", "certified").name == "", "its certificate is no name"
+    second = by_token.access_of_client("second", "certified")
+    assert (second.name, second.role) == ("shop", Role.NONE)
+    assert Security(node).access_of_client(None, "certified").name == "certified"
+    assert Security(None).access_of_client(None, "certified").name == "", "nobody proves a name"
+    path.write_text("first\nnone second other\n")
+    assert by_token.has_changed()
+    assert isinstance(second.why_not_now(), Unavailable), "it comes back under its new name"
