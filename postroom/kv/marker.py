@@ -36,6 +36,7 @@ _MARKER_BYTES: Final = 13 + LOG_ID_BYTES + 9
 
 _RAFT_LOG: Final = keys.RAFT_LOG[0]
 _SPOOL: Final = b"s"
+_TOMBSTONE: Final = b"t"
 _WITH_STATE: Final = (_SPOOL, b"m")
 
 
@@ -155,13 +156,17 @@ def split(writes: WriteSet) -> tuple[WriteSet, bool]:
     """Take the writes that go into the log out of ``writes``; the others go into the state.
 
     Returns:
-        The writes for the log, and whether the others tell of a snapshot that arrives.
+        The writes for the log, and whether the state must be durable before them: a snapshot
+        arrives, or a tombstone says that data has gone.
     """
     logged: WriteSet = {}
-    tells_of_snapshot = False
+    is_state_first = False
     for key in [key for key in writes if key < keys.RANGE]:
-        if key[0] != _RAFT_LOG or key[9:10] not in _WITH_STATE:  # see ``is_of_state``
+        kind = key[9:10] if key[0] == _RAFT_LOG else b""
+        if kind not in _WITH_STATE:  # see ``is_of_state``
             logged[key] = writes.pop(key)
+            if kind == _TOMBSTONE:
+                is_state_first = True
         elif key[9:] == _SPOOL:
-            tells_of_snapshot = True
-    return logged, tells_of_snapshot
+            is_state_first = True
+    return logged, is_state_first

@@ -37,7 +37,8 @@ is room. Closed before that, it is read from the log at the next opening.
 Invariants:
 
 * Nothing of a segment is given up before the state is durable beyond it, and a record says so.
-* A snapshot that has arrived (``02 range 's'``) is durable before the log speaks of it.
+* A snapshot that has arrived (``02 range 's'``) is durable before the log speaks of it. Data of a
+  destroyed replica has gone durably before its tombstone (``02 range 't'``) says so.
 """
 
 from __future__ import annotations
@@ -250,12 +251,12 @@ class Storage(EngineOver):
 
         Raises EngineFailed: the device refused; nothing more is written.
         """
-        logged, tells_of_snapshot = split(writes)
+        logged, is_state_first = split(writes)
         if self._failure:
             raise EngineFailed(self._failure)
         try:
             oldest = self._say_what_may_go(logged) if self._reclaiming is not None else 0
-            self._write_turn(logged, writes, tells_of_snapshot, sync=sync or oldest > 0)
+            self._write_turn(logged, writes, is_state_first, sync=sync or oldest > 0)
             if oldest:
                 self._log.release(oldest)
                 self._log.trim()
@@ -266,10 +267,10 @@ class Storage(EngineOver):
             raise self._failed(error) from error
 
     def _write_turn(
-        self, logged: WriteSet, state: WriteSet, tells_of_snapshot: bool, *, sync: bool
+        self, logged: WriteSet, state: WriteSet, is_state_first: bool, *, sync: bool
     ) -> None:
         applied = self.applied
-        if tells_of_snapshot:
+        if is_state_first:
             applied.write(state, sync=True)
         elif state:
             applied.add(state)

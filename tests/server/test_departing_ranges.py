@@ -102,6 +102,23 @@ def test_a_crash_before_every_write_while_a_replica_is_destroyed(power: bool) ->
         cluster.close()
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_the_data_has_gone_durably_when_the_tombstone_says_so(seed: int) -> None:
+    cluster = filled(SplitCluster(has_log=True, seed=seed))
+    cluster.split(b"m")
+    cluster.put(b"n", bytes(1_500_000))
+    cluster.until(lambda: cluster.is_level(1, 2))
+    index = removed(cluster)
+    cluster.nodes[3].departing.destroy(2, index)
+    cluster.until(lambda: is_gone(cluster))
+    cluster.disks[3]._unsynced.clear()
+    cluster.crash(3, power=False)
+    cluster.start(3)
+    assert is_gone(cluster)
+    cluster.check()
+    cluster.close()
+
+
 def test_the_state_goes_after_the_tombstone_is_durable() -> None:
     """Otherwise a crash could leave a log without a state."""
     cluster = filled(SplitCluster())
