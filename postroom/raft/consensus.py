@@ -37,7 +37,7 @@ from postroom.raft.membership import Members
 from postroom.raft.messages import Envelope, Frame, Message, decode_frame, encode_frame
 from postroom.raft.proposals import Done, ProposalOutcome, tell
 from postroom.raft.snapshots import Spool
-from postroom.raft.stored_log import AppliedState, origins, stage_beginning
+from postroom.raft.stored_log import AppliedState, origins, read_hard_state, stage_beginning
 from postroom.raft.syncobj_core import Core
 from postroom.raft.tombstones import ClearedSpan, Tombstone, read_tombstone, stage_tombstone
 
@@ -139,8 +139,7 @@ class Consensus:
             members: the first voters, for a new group. A node that is to join a group is not among
                 them: it becomes a member when the leader adds it. It may pass none.
             state_machine: the state that the group replicates.
-            is_provisional: whether a replica that holds nothing is to promise nothing: it may be
-                forgotten. If it is one that never held anything, and stays, it may vote.
+            is_provisional: whether a replica that holds nothing may be forgotten.
 
         Raises:
             StoreCorrupted: the log or the spool on the engine is damaged.
@@ -172,7 +171,8 @@ class Consensus:
         """Stage the log of a group that begins here with a state, unless it has begun already.
 
         The state joins ``staged``, too. The group is opened (``create``) when that is written. A
-        replica that holds nothing ends in this turn, if there is one, and hands on its term.
+        replica that holds nothing ends in this turn, if there is one. Its term and its vote, or
+        those of one that was forgotten, are handed on.
 
         Args:
             group_id: the group.
@@ -189,13 +189,15 @@ class Consensus:
             return False
         if read_tombstone(self._engine, prefix) is not None:
             return False
+        hard = read_hard_state(self._engine, prefix)
+        promised = (0, None) if hard is None else (hard.term, hard.vote)
         if group is not None:
+            promised = group.term, group.core.vote
             group.clear_spool(staged)
-            self._forget(group)
-        if self._engine.get(prefix + b"h") is None:  # else entries are being replayed
-            term = 0 if group is None else group.term
+            self._drop(group)
+        if hard is None or not hard.base_index:  # else entries are being replayed
             origin = (origin_id, self._groups[origin_id].applied_index + 1)
-            stage_beginning(prefix, members, origin, term, staged)
+            stage_beginning(prefix, members, origin, promised, staged)
         return True
 
     def replay(self) -> Iterator[WriteSet]:
@@ -245,7 +247,7 @@ class Consensus:
         """
         assert self._staged is None, "between stage and release"
         group = self._groups[group_id]
-        self._forget(group)
+        self._drop(group)
         writes: WriteSet = {}
         if erase:
             group.core.journal.begin(writes)
@@ -253,7 +255,13 @@ class Consensus:
             group.clear_spool(writes)
         return writes
 
-    def _forget(self, group: RaftGroup) -> None:
+    def forget(self, group_id: int) -> WriteSet:
+        """Close a replica that holds nothing, and return the writes that erase all but its vote."""
+        writes = self.close(group_id, erase=True)
+        del writes[raft_log_prefix(group_id) + b"h"]
+        return writes
+
+    def _drop(self, group: RaftGroup) -> None:
         del self._groups[group.group_id]
         self._members_changed()
         self._ready.pop(group.group_id, None)

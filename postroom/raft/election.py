@@ -31,8 +31,9 @@ Invariants:
 * A member that was elected as the only voter goes on in its term when it is started again alone.
   No other member can have been elected in it, and nothing needs to be written.
 * A member whose state is not in place (:mod:`.snapshots`) does not campaign: it votes.
-* A provisional replica votes for nobody while it holds nothing. A former member that comes back has
-  forgotten its promises; it votes again when it has all that was committed by its removal.
+* A replica that never held anything votes, as one with an empty log. A former member that comes
+  back has forgotten what it acknowledged; it votes again when it has all that was committed by its
+  removal.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Elections:
         self._would_vote: set[NodeId] | None = None
         self._voted: set[NodeId] = set()
         self._heard_leader_at = float("-inf")
+        self.asked_at = float("-inf")
+        """The time when a member has asked for a vote; minus infinity: never."""
         self._looked_at: tuple[int, Members] | None = None
         self._led_until = 0.0
 
@@ -218,6 +221,7 @@ class Elections:
     def _be_asked(self, sender: NodeId, asking: PreVote | Vote) -> None:
         """Wake a quiet member because ``sender``, a voter, has not heard from the leader."""
         core = self._core
+        self.asked_at = core.now
         if core.role == LEADER:
             return
         heard_at = core.now if core.leader is None else self._leader_heard_at(core.leader)

@@ -181,9 +181,12 @@ class RaftGroup:
         return self.core.journal.holds_nothing
 
     @property
-    def leader_heard_at(self) -> float:
-        """Return when a leader spoke to this member; minus infinity: never."""
-        return self._elections.leader_heard_at
+    def needed_at(self) -> float:
+        """Return when a leader spoke to this member, or another one asked it for a vote, at last.
+
+        Minus infinity: neither has happened.
+        """
+        return max(self._elections.leader_heard_at, self._elections.asked_at)
 
     @property
     def is_quiet(self) -> bool:

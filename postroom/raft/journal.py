@@ -18,8 +18,8 @@ Invariants:
 
 * Indices are contiguous; terms never fall along the log.
 * The log is never cut at or below the commit index, nor dropped beyond the applied index.
-* A replica that *holds nothing* has no entries and knows of no members. A provisional one promises
-  nothing until then, and stores no hard state: it may be forgotten.
+* A replica that *holds nothing* has no entries and knows of no members. A provisional one may be
+  forgotten. It stores a hard state only with a vote, which stays when the replica is forgotten.
 * The stored hard state names the base, unless no entry is stored and the base is of the current
   term. Then the base is the applied index: a group of one drops each entry in the turn that
   applies it, and need not write a hard state for that.
@@ -85,7 +85,7 @@ class Journal:
         self.won_alone = False
         """True if this member leads ``term`` because it was the only voter when it entered it."""
         self.is_provisional = False
-        """True if a replica that holds nothing must not promise anything: it may be forgotten."""
+        """True if a replica that holds nothing may be forgotten."""
         self.least_index = 0
         """The index from which on a former member that comes back counts (:mod:`.tombstones`)."""
 
@@ -123,8 +123,12 @@ class Journal:
 
     @property
     def promises_nothing(self) -> bool:
-        """Return whether this replica is to be forgotten if nothing comes."""
-        return self.is_provisional and self.holds_nothing
+        """Return whether this replica may be forgotten, and has no vote to store.
+
+        The tombstone of a former member has its vote.
+        """
+        has_voted = self.vote is not None and not self.least_index
+        return self.is_provisional and self.holds_nothing and not has_voted
 
     def __len__(self) -> int:
         """Return how many entries are kept, besides the base."""

@@ -38,7 +38,7 @@ import msgspec
 
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.engine import Engine, ValueReader, WriteSet
 from postroom.raft.interface import NodeId
 from postroom.raft.membership import Members
 from postroom.raft.tombstones import Tombstone
@@ -123,7 +123,11 @@ Origin: TypeAlias = tuple[int, int]
 
 
 def stage_beginning(
-    prefix: bytes, members: Members, origin: Origin, term: int, staged: WriteSet
+    prefix: bytes,
+    members: Members,
+    origin: Origin,
+    promised: tuple[int, NodeId | None],
+    staged: WriteSet,
 ) -> None:
     """Stage the log of a group that begins with ``members``, at ``BEGINNING``.
 
@@ -131,14 +135,27 @@ def stage_beginning(
         prefix: the group's key prefix.
         members: the first members.
         origin: the entry that begins it.
-        term: a term in which this node has been; 0: none.
+        promised: a term in which this node has been, 0 if none, and its vote there.
         staged: the write set, which has the state, too.
     """
-    index, index_term = BEGINNING
-    hard = HardState(max(term, index_term), None, index, index_term, members, won_alone=False)
+    (index, index_term), (term, vote) = BEGINNING, promised
+    hard = HardState(max(term, index_term), vote, index, index_term, members, won_alone=False)
     staged[prefix + b"h"] = encode(hard)
     staged[prefix + b"m"] = encode((index, members))
     staged[prefix + b"o"] = b"".join(map(pack_u64, origin))
+
+
+def read_hard_state(stored: ValueReader, prefix: bytes) -> HardState | None:
+    """Return the hard state in the log of a group; ``None``: there is none.
+
+    Raises:
+        StoreCorrupted: it is unreadable.
+    """
+    packed = stored.get(prefix + b"h")
+    try:
+        return None if packed is None else _decode_hard_state(packed)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise _corrupted(prefix, f"the hard state is unreadable ({error})") from error
 
 
 def origins(engine: Engine) -> dict[int, int]:
@@ -200,7 +217,7 @@ class StoredLog:
 
     def read(self, engine: Engine, applied: AppliedState) -> None:
         """Read the log that ``engine`` contains, and reconcile it with the state."""
-        self._read_hard_state(engine.get(self.prefix + b"h"))
+        self._take_hard_state(read_hard_state(engine, self.prefix))
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
         decoded = [self._decode_entry(key, value) for key, value in entries]
         if self.tombstone is not None and self.is_outdated:  # remains of the destroyed replica
@@ -216,16 +233,12 @@ class StoredLog:
             self.term, self.vote, self.won_alone = self.last[1], None, False
             self.infers_term = True
 
-    def _read_hard_state(self, stored: bytes | None) -> None:
-        if stored is None:
+    def _take_hard_state(self, hard: HardState | None) -> None:
+        if hard is None:
             self.is_outdated = True
             if self.tombstone is not None:
                 self.term, self.vote = self.tombstone.term, self.tombstone.vote
             return
-        try:
-            hard = _decode_hard_state(stored)
-        except (ValueError, msgspec.DecodeError) as error:
-            raise self._corrupted(f"the hard state is unreadable ({error})") from error
         self.term, self.vote, self.won_alone = hard.term, hard.vote, hard.won_alone
         self.hard_base_index = hard.base_index
         self.base = hard.base_index, hard.base_term
@@ -330,7 +343,10 @@ class StoredLog:
         return applied if since <= index <= applied_index else members
 
     def _corrupted(self, what: str) -> StoreCorrupted:
-        return StoreCorrupted(
-            f"raft log {self.prefix.hex()}: {what}; "
-            "restore this node from the others, or from a backup"
-        )
+        return _corrupted(self.prefix, what)
+
+
+def _corrupted(prefix: bytes, what: str) -> StoreCorrupted:
+    return StoreCorrupted(
+        f"raft log {prefix.hex()}: {what}; restore this node from the others, or from a backup"
+    )

@@ -267,11 +267,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         """Return whether this member may vote for another one.
 
         A former member that comes back has forgotten what it has acknowledged. It may vote once it
-        has all that was committed when it was removed (the *least index*). A provisional replica
-        may not vote: it may be forgotten, and its vote with it.
+        has all that was committed when it was removed (the *least index*). A replica that never
+        held anything has acknowledged nothing, and may vote.
         """
-        journal = self.journal
-        return self.commit_index >= journal.least_index and not journal.promises_nothing
+        return self.commit_index >= self.journal.least_index
 
     def is_majority(self, nodes: Set[NodeId]) -> bool:
         """Return whether ``nodes`` are a majority of the voters; of both sets, if joint."""

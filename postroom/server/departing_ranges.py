@@ -83,7 +83,7 @@ class DepartingRanges:
     def forget(self, range_id: int) -> None:
         """Forget a range that holds nothing, between two turns."""
         self._node.replicas.remove(range_id)
-        self._writes.update(self._node.consensus.close(range_id, erase=True))
+        self._writes.update(self._node.consensus.forget(range_id))
 
     def destroy(self, range_id: int, least_index: int) -> None:
         """Destroy the replica of a range of which this node is no member any more, between turns.
@@ -119,6 +119,11 @@ class DepartingRanges:
         clears = tuple(dict.fromkeys((*tombstone.clears, span)))
         stage_tombstone(prefix, _with(tombstone, clears), staged)
         self._clear(range_id, span)
+
+    def has_destroyed(self, range_id: int) -> bool:
+        """Return whether a replica of a range was destroyed here."""
+        tombstone = read_tombstone(self._engine, keys.raft_log_prefix(range_id))
+        return tombstone is not None or range_id in self.spans  # its tombstone is not written yet
 
     def overlaps(self, descriptor: RangeDescriptor) -> bool:
         """Return whether a part of a range is being cleared, or its metadata is."""

@@ -6,20 +6,26 @@ hosted::
 
     an entry of the left half is applied ─▶ begin ─▶ one write ─▶ hosted: it votes, or campaigns
 
-*From other nodes.* A leader speaks for a range that this node does not have::
+*From other nodes.* A leader speaks for a range that this node does not have, or a candidate asks
+for a vote::
 
     heard ── for a second ──▶ a replica that holds nothing ── snapshot ──▶ a replica with a state
       │                           │   └──────────── a split here ───────────▶
-      └───────── silence ─────────┴──▶ forgotten
+      └───────── silence ─────────┴──▶ forgotten, but for its vote
 
 Mostly the split that makes the range is just not applied here yet. Nothing is lost by dropping the
 messages meanwhile, but a candidate would wait for a vote. The last request of each candidate is
-therefore kept. A replica that holds nothing votes for nobody, does not campaign, and takes only a
-snapshot, if no other range here has keys of it.
+therefore kept. A replica that holds nothing does not campaign, and takes only a snapshot, if no
+other range here has keys of it.
+
+It votes: it has acknowledged nothing that it could have forgotten. A node that took the left half
+of a split by a snapshot has no right half yet, and may be needed to elect a leader there. A replica
+that was destroyed has forgotten something. Only the words of a leader bring it back.
 
 A peer may name any number of ranges, by mistake or on purpose. Only members of the cluster are
-heard. At most ``RANGES_PER_PEER`` of the ranges that each of them names are kept in mind at a
-time, replicas that hold nothing included. One is forgotten after ``SILENT_SECONDS``.
+heard, and replicas are made only for ids that were given out. At most ``RANGES_PER_PEER`` of the
+ranges that each of them names are kept in mind at a time, replicas that hold nothing included. One
+is forgotten after ``SILENT_SECONDS``.
 """
 
 from __future__ import annotations
@@ -43,7 +49,7 @@ from postroom.server.replicas import Replicas
 
 RANGES_PER_PEER: Final = 256
 PATIENCE_SECONDS: Final = 1.0
-"""The time for which a leader speaks for a range before this node makes a replica for it."""
+"""The time for which a range is wanted here before this node makes a replica for it."""
 SILENT_SECONDS: Final = 10.0
 
 NONE_SHORTER: Final[Mapping[int, RangeDescriptor]] = MappingProxyType({})
@@ -69,6 +75,9 @@ class ReceivingNode(Protocol):
     def is_in_cluster(self, node_id: NodeId) -> bool:
         """Return whether a node is one of the cluster, as far as this one knows."""
 
+    def is_given_out(self, range_id: int) -> bool:
+        """Return whether this node knows that the id of a range was given out."""
+
     def host_range(
         self,
         range_id: int,
@@ -86,16 +95,17 @@ class _UnknownRange:
 
     Attributes:
         sender: the node that named it first.
-        led_since: when a leader has spoken for it first; ``None``: none has.
+        wanted_since: when a leader has spoken for it first, or a candidate has asked for a vote
+            that may be given here; ``None``: neither has happened.
         heard_at: when a message for it has come last.
         asking: the last request for a vote of each candidate.
     """
 
-    __slots__ = ("asking", "heard_at", "led_since", "sender")
+    __slots__ = ("asking", "heard_at", "sender", "wanted_since")
 
     def __init__(self, sender: NodeId) -> None:
         self.sender = sender
-        self.led_since: float | None = None
+        self.wanted_since: float | None = None
         self.heard_at = 0.0
         self.asking: dict[NodeId, PreVote | Vote] = {}
 
@@ -194,10 +204,13 @@ class IncomingRanges:
             self._named[sender] = self._named.get(sender, 0) + 1
         known.heard_at = self._node.monotonic()
         if isinstance(message, (PreVote, Vote)):
-            if self._node.is_in_cluster(sender):
-                known.asking[sender] = message
-        elif known.led_since is None:
-            known.led_since = known.heard_at
+            if not self._node.is_in_cluster(sender):
+                return
+            known.asking[sender] = message
+            if self._node.departing.has_destroyed(range_id):
+                return
+        if known.wanted_since is None and self._node.is_given_out(range_id):
+            known.wanted_since = known.heard_at
 
     def _has_room(self, sender: NodeId) -> bool:
         return self._named.get(sender, 0) < RANGES_PER_PEER
@@ -210,12 +223,14 @@ class IncomingRanges:
             if hosted is None:
                 if now - known.heard_at >= SILENT_SECONDS:
                     self._forget(range_id)
-                elif known.led_since is not None and now - known.led_since >= PATIENCE_SECONDS:
-                    known.led_since = None  # if it goes, it comes back only if a leader speaks
+                elif (
+                    known.wanted_since is not None and now - known.wanted_since >= PATIENCE_SECONDS
+                ):
+                    known.wanted_since = None  # if it goes, it comes back only if it is wanted
                     self._node.host_range(range_id, ())
             elif not hosted.group.holds_nothing:
                 self._forget(range_id)
-            elif now - max(known.heard_at, hosted.group.leader_heard_at) >= SILENT_SECONDS:
+            elif now - max(known.heard_at, hosted.group.needed_at) >= SILENT_SECONDS:
                 _log.info("range %d is forgotten: nothing is heard of it", range_id)
                 self._node.departing.forget(range_id)
                 self._forget(range_id)

@@ -197,12 +197,16 @@ class Node:
         """
         if self.has_range(range_id):
             raise Invalid(f"there is a range {range_id}; nothing was changed: ask for a new id")
-        if range_id > last_range_id(self.engine, ROOT_ID):
+        if not self.is_given_out(range_id):
             raise Unavailable(
                 f"this node does not know yet of the range id {range_id}; nothing was changed: try "
                 "again",
                 retry_after=0.05,
             )
+
+    def is_given_out(self, range_id: int) -> bool:
+        """Return whether this node knows that the id of a range was given out."""
+        return range_id <= last_range_id(self.engine, ROOT_ID)
 
     def begin_range(
         self, descriptor: RangeDescriptor, members: tuple[NodeId, ...], staged: WriteSet

@@ -172,8 +172,9 @@ def test_a_provisional_replica_stores_nothing_before_its_snapshot() -> None:
     assert said == [Appended(7, success=False, index=0)]
     assert peers.group.term == 7
     assert peers.stored() == {}
-    assert peers.ask(3, PreVote(9, 99, 8)) == []
-    assert peers.ask(3, Vote(9, 99, 8)) == []
+    peers.now += 1.0
+    assert peers.ask(3, PreVote(9, 99, 8)) == [PreVoted(9, granted=True)]
+    assert peers.stored() == {}
     assert peers.takes(Chunk(7, 1, 9, 2, chunk(0).members, 0, chunk(0).data, True))
     peers.reopen()
     assert peers.group.term == 7
@@ -181,9 +182,42 @@ def test_a_provisional_replica_stores_nothing_before_its_snapshot() -> None:
     assert PreVoted(9, granted=True) in peers.ask(3, PreVote(9, 99, 8))
 
 
-def test_a_provisional_replica_hands_on_its_term_to_the_range_that_a_split_begins() -> None:
+def forget(peers: Provisional) -> None:
+    peers.engine.write(peers.consensus.forget(GROUP_ID), sync=True)
+
+
+def test_a_provisional_replica_votes_once_a_term_also_after_it_was_forgotten() -> None:
     peers = Provisional()
-    peers.turn((2, Append(7, 3, 7, 3, 3, ())))
+    assert peers.ask(3, Vote(9, 99, 8)) == [Voted(9, granted=True)]
+    peers.ask(2, Vote(9, 99, 8))
+    for end in (peers.reopen, lambda: (forget(peers), peers.open())):
+        end()
+        assert peers.group.holds_nothing
+        assert peers.ask(2, Vote(9, 99, 8)) == [Voted(9, granted=False)]
+        assert peers.ask(3, Vote(9, 99, 8)) == [Voted(9, granted=True)]
+    assert peers.takes(Chunk(9, 1, 9, 2, chunk(0).members, 0, chunk(0).data, True))
+    peers.reopen()
+    assert (peers.group.term, peers.core.vote) == (9, 3)
+
+
+def test_a_provisional_replica_that_was_destroyed_leaves_its_vote_in_its_tombstone() -> None:
+    peers = Provisional()
+    peers.ask(3, Vote(9, 99, 8))
+    peers.engine.write(peers.consensus.destroy(GROUP_ID, LEAST_INDEX, ()), sync=True)
+    assert list(peers.stored()) == [PREFIX + b"t"]
+    peers.open()
+    assert (peers.group.term, peers.core.vote) == (9, 3)
+    assert peers.ask(3, Vote(9, 99, 8)) == []
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_provisional_replica_hands_on_its_vote_to_the_range_that_a_split_begins(
+    is_forgotten: bool,
+) -> None:
+    peers = Provisional()
+    peers.ask(3, Vote(7, 99, 6))
+    if is_forgotten:
+        forget(peers)
     origin = peers.consensus.create(GROUP_ID + 1, (1,), HistoryMachine(MemoryEngine()))
     staged: WriteSet = {}
     members = Members((1, 2, 3))
@@ -193,7 +227,7 @@ def test_a_provisional_replica_hands_on_its_term_to_the_range_that_a_split_begin
     applied = index.to_bytes(8, "big") + term.to_bytes(8, "big")
     peers.engine.write({**staged, APPLIED: applied}, sync=True)
     peers.open()
-    assert (peers.group.term, peers.group.members) == (7, members.voters)
+    assert (peers.group.term, peers.core.vote, peers.group.members) == (7, 3, members.voters)
     assert (peers.group.applied_index, peers.group.last_index) == (index, index)
 
 

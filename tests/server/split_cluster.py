@@ -23,6 +23,7 @@ from postroom.ranges.calls import LeasedWrites
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.ranges.requests import CommitTransaction, Put
+from postroom.ranges.split.records import LAST_ID_RECORD
 from postroom.ranges.state import APPLIED_RECORD, AppliedRecord, RangeState, encode_applied
 from postroom.server.assembly import NodeOptions
 from postroom.server.hosted_range import HostedRange
@@ -33,6 +34,8 @@ from tests.sim.disks import open_storage
 from tests.sim.turn import PowerFailure, ProcessDied
 
 MEMBERS: Final = (1, 2, 3)
+LAST_ID: Final = 200_000
+"""The last range id that was given out."""
 TURN_SECONDS: Final = 0.005
 SHORT_LOG: Final = RaftOptions(log_entries_max=4, log_catching_up_factor=2)
 
@@ -110,6 +113,9 @@ class SplitCluster:
         for node_id in members:
             self.start(node_id)
         self.lead(ROOT_ID, 1)
+        given_out = {keys.record_key(ROOT_ID, LAST_ID_RECORD): keys.u64(LAST_ID)}
+        self._propose(self.nodes[1].root, given_out)
+        self.until(lambda: self.is_level(ROOT_ID))
 
     # --- nodes
 
@@ -235,6 +241,9 @@ class SplitCluster:
             ),
             keys.record_key(range_id, _SPLIT): told,
         }
+        self._propose(hosted, writes)
+
+    def _propose(self, hosted: HostedRange, writes: WriteSet) -> None:
         node, outcomes = self.nodes[hosted.node_id], list[object]()
         command = LeasedWrites(hosted.replica.lease.sequence, writes)
         hosted.group.propose(command, None, outcomes.append)

@@ -179,7 +179,7 @@ def test_a_request_for_a_vote_that_comes_before_the_split_is_applied_counts_when
 
 def test_a_node_that_has_lost_the_state_of_a_split_has_the_promises_of_the_right_half() -> None:
     """The log of the right half tells that the split was agreed on: it is applied again."""
-    cluster = filled(SplitCluster(has_log=True))
+    cluster = SplitCluster(has_log=True)
     cluster.split(b"m")
     cluster.put(b"n")
     cluster.until(lambda: cluster.is_level(1, 2))

@@ -167,7 +167,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(handing_over.entries_leave_when_sent, 100, EMBEDDED_RANGES),
     Mutation(handing_over.ranges_answer_for_any_key, 100, EMBEDDED_RANGES),
     Mutation(handing_over.snapshots_overlap, 300, RANGES),
-    Mutation(handing_over.whatever_holds_nothing_votes, 300, RANGES),
+    Mutation(handing_over.empty_replicas_store_no_vote, 300, RANGES),
 )
 
 

@@ -215,11 +215,13 @@ class RaftRules:
             return
         hosted = self._hosted(machine)
         if hosted is not None and hosted.group.holds_nothing and self.range_id != ROOT_ID:
-            granted = isinstance(message, Vote | TimeoutNow) or (
-                isinstance(message, Voted) and message.granted
-            )
-            require(not granted, f"{machine.name} holds nothing, and says {message!r:.300}")
-            return  # its term tells nobody anything
+            campaigns = isinstance(message, Vote | TimeoutNow)
+            votes = isinstance(message, Voted) and message.granted
+            was_destroyed = hosted.group.core.journal.least_index > 0
+            wrong = campaigns or (votes and was_destroyed)
+            require(not wrong, f"{machine.name} holds nothing, and says {message!r:.300}")
+            if not votes:
+                return  # its term tells nobody anything
         log = self._durable_log(machine)
         wrong = None
         if log.term < message.term:

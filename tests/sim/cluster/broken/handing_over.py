@@ -78,9 +78,10 @@ def snapshots_overlap() -> Patch:
     return Replicas, "may_take", lambda self, range_id, descriptor: True
 
 
-def whatever_holds_nothing_votes() -> Patch:
-    """Let a replica vote that holds nothing."""
-    return Journal, "promises_nothing", property(lambda self: False)
+def empty_replicas_store_no_vote() -> Patch:
+    """Let a replica that holds nothing forget its vote."""
+    may_go = property(lambda self: self.is_provisional and self.holds_nothing)
+    return Journal, "promises_nothing", may_go
 
 
 def marks_are_forgotten_at_a_split() -> Patch:
