@@ -125,7 +125,11 @@ class AssembledNode(HostingNode, Protocol):
         """Return whether this node has anything of a range."""
 
     def begin_range(
-        self, descriptor: RangeDescriptor, members: tuple[NodeId, ...], staged: WriteSet
+        self,
+        left_id: int,
+        descriptor: RangeDescriptor,
+        members: tuple[NodeId, ...],
+        staged: WriteSet,
     ) -> None:
         """Have a range, once the write set that joins its first records is written."""
 

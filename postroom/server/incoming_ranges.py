@@ -129,11 +129,17 @@ class IncomingRanges:
     # --- by a split
 
     def begin(
-        self, descriptor: RangeDescriptor, members: tuple[NodeId, ...], staged: WriteSet
+        self,
+        left_id: int,
+        descriptor: RangeDescriptor,
+        members: tuple[NodeId, ...],
+        staged: WriteSet,
     ) -> bool:
         """Begin a range with the state that the entry being applied writes.
 
         Args:
+            left_id: the range that is split. It may have come by a snapshot in this very turn, and
+                have no keys yet by the map of spans.
             descriptor: the range, whose keys still belong to the range that is split.
             members: its first voters, equal at all of them.
             staged: the write set with the state.
@@ -142,11 +148,9 @@ class IncomingRanges:
             False: an earlier replica of it was destroyed here, so the state is not wanted.
         """
         range_id, node = descriptor.range_id, self._node
-        left = node.replicas.by_key(descriptor.start)
-        assert left is not None, f"range {range_id} begins in no range of this node"
-        if not node.consensus.stage_beginning(range_id, Members(members), left.range_id, staged):
+        if not node.consensus.stage_beginning(range_id, Members(members), left_id, staged):
             return False
-        self._begun.append((range_id, left))
+        self._begun.append((range_id, node.replicas.by_id(left_id)))
         self.has_news = True
         return True
 

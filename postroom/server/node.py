@@ -209,18 +209,23 @@ class Node:
         return range_id <= last_range_id(self.engine, ROOT_ID)
 
     def begin_range(
-        self, descriptor: RangeDescriptor, members: tuple[NodeId, ...], staged: WriteSet
+        self,
+        left_id: int,
+        descriptor: RangeDescriptor,
+        members: tuple[NodeId, ...],
+        staged: WriteSet,
     ) -> None:
         """Have a range, once the write set that joins its first records is written.
 
         If an earlier replica of it was destroyed here, its state goes in the turns that follow.
 
         Args:
-            descriptor: the right half of a split, whose state is in the write set.
+            left_id: the range that is split.
+            descriptor: the right half of the split, whose state is in the write set.
             members: the first voters of its group, equal on all nodes.
             staged: the write set in which it begins.
         """
-        if not self._incoming.begin(descriptor, members, staged):
+        if not self._incoming.begin(left_id, descriptor, members, staged):
             self.departing.refuse(descriptor, staged)
 
     def change_bounds(self, range_id: int, stored: bytes | None, observe: Observer) -> None:

@@ -53,7 +53,7 @@ def splits_by_hand() -> Iterator[None]:
         told = decided.writes.get(keys.record_key(state._range_id, _SPLIT))
         if told is not None:
             node: Node = state._owner._replica.host._node  # type: ignore[attr-defined]
-            node.begin_range(*_packed.decode(told), staged)
+            node.begin_range(state._range_id, *_packed.decode(told), staged)
 
     RangeState._stage = stage_and_begin  # type: ignore[method-assign]
     try:

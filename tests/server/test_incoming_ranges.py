@@ -9,6 +9,7 @@ import pytest
 from postroom.kv import keys
 from postroom.raft.interface import NodeId, RaftOptions
 from postroom.raft.messages import Append, Appended, Chunk, Message, encode_frame
+from postroom.ranges import state
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key
 from postroom.server.incoming_ranges import RANGES_PER_PEER
 from tests.server.split_cluster import SHORT_LOG, SplitCluster, splits_by_hand
@@ -135,6 +136,30 @@ def test_a_follower_takes_a_snapshot_of_before_the_split_and_then_the_split(has_
     cluster.split(b"m")
     cluster.put(b"n")
     cluster.settle(1, 2)
+    cluster.close()
+
+
+def test_a_split_is_applied_in_the_turn_in_which_its_range_came_by_a_snapshot(
+    has_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node does not have the keys of the range yet, by its map of spans."""
+    monkeypatch.setattr(state, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(state, "PIECE_BYTES", 1000)
+    cluster = filled(SplitCluster(SHORT_LOG, has_log=has_log))
+    for number in range(40):
+        cluster.put(b"n%d" % number, bytes(1000))
+    cluster.crash(3)
+    cluster.split(b"m")
+    for number in range(20):
+        cluster.put(b"c%d" % number)
+    cluster.start(3)
+    cluster.until(lambda: (hosted := cluster.hosted(3, 2)) and hosted.group.is_installing)
+    cluster.split(b"t", 3, range_id=2)
+    group = cluster.nodes[3].replicas.by_id(2).group
+    cluster.until(lambda: group.core.commit_index > group.applied_index)
+    assert group.is_installing
+    cluster.put(b"u")
+    cluster.settle(1, 2, 3)
     cluster.close()
 
 

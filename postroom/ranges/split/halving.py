@@ -36,8 +36,8 @@ from postroom.ranges.split.requests import DivideSome, Split
 from postroom.ranges.sweep import sweep_records
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 
-BeginRange = Callable[[RangeDescriptor, tuple[int, ...], WriteSet], None]
-"""A function that has a node begin to have a range, with given members.
+BeginRange = Callable[[int, RangeDescriptor, tuple[int, ...], WriteSet], None]
+"""A function that has a node begin to have the right half of a range, with given members.
 
 Its first records join the write set in which the split is applied.
 """
@@ -64,7 +64,7 @@ class Halving:
     def _begin_right(self, stored: bytes | None, staged: WriteSet) -> None:
         if stored is not None:
             halved = records.decode_halved(stored)
-            self.begin_range(halved.right, halved.members, staged)
+            self.begin_range(self.replica.range_id, halved.right, halved.members, staged)
 
     def divide_some(self, ctx: Evaluation, _: DivideSome) -> bool:
         """Evaluate ``DivideSome``."""
