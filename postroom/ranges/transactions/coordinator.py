@@ -290,7 +290,7 @@ class Coordinator:
         if not self._is_here(request) or (closed and closed.contain(KeySet((request.anchor,)))):
             call.complete(None, _moved())
             return
-        if any(_size_of(request, part) > PREPARED_RECORD_BYTES_MAX for part in division.others):
+        if any(_is_too_large(request, part) for part in division.others):
             call.complete(None, too_large_part())
             return
         self._number += 1
@@ -409,9 +409,15 @@ class Coordinator:
         self._died(run)
 
 
-def _size_of(request: CommitTransaction[Any], part: Part) -> int:
-    """Return about how many bytes it takes to prepare a part."""
-    return len(_encode((request.anchor, part.reads, part.spans, part.writes)))
+def _is_too_large(request: CommitTransaction[Any], part: Part) -> bool:
+    """Return whether a part takes too many bytes to be prepared.
+
+    A part in a span of which this node knows no range may lie in several ranges.
+    """
+    if not part.recipient.range_id:
+        return False
+    prepared = (request.anchor, part.reads, part.spans, part.writes)
+    return len(_encode(prepared)) > PREPARED_RECORD_BYTES_MAX
 
 
 def _record_key(request: CommitTransaction[Any]) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 
 from postroom.errors import Unavailable
 from postroom.kv.memory import MemoryEngine
-from postroom.ranges.calls import Call
+from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.requests import CommitTransaction, Get
 from postroom.ranges.transactions.service import TransactionService
@@ -76,22 +76,32 @@ class Network:
     Attributes:
         packets: the requests.
         answers: the answers.
+        unknown: the ids of the ranges that the sender does not know.
     """
 
     store: Several
     version: int = 0
+    unknown: set[int] = field(default_factory=set)
     packets: list[Packet] = field(default_factory=list)
     answers: list[Packet] = field(default_factory=list)
 
     def recipient_of(self, key: bytes) -> Recipient:
-        try:
-            member = self.store.owner(key)
-        except StopIteration:
-            return Recipient(0, key, key + b"\x00")
-        return Recipient(member.range_id, member.replica.bounds.start, member.replica.bounds.end)
+        known = [each for each in self.store.members if each.range_id not in self.unknown]
+        spans = [
+            (each.range_id, each.replica.bounds.start, each.replica.bounds.end) for each in known
+        ]
+        for range_id, start, end in spans:
+            if start <= key and (end is None or key < end):
+                return Recipient(range_id, start, end)
+        before = [end for _, _, end in spans if end is not None and end <= key]
+        after = [start for _, start, _ in spans if start > key]
+        return Recipient(0, max(before, default=b""), min(after, default=None))
 
     def carry(self, recipient: Recipient, request: Any, answered: Answered) -> None:
-        self.packets.append(Packet(recipient.range_id, request, answered))
+        if recipient.range_id:
+            self.packets.append(Packet(recipient.range_id, request, answered))
+        else:
+            answered(NotLeaseholder(None))
 
     def deliver(self, packet: Packet) -> None:
         """Deliver a request; its answer is on its way when the range has made it."""

@@ -194,6 +194,18 @@ def test_a_part_of_nine_mebibytes_is_refused(store: Several) -> None:
     refused_with(store, TransactionTooLarge, Put(A, b""), *large)
 
 
+def test_writes_in_ranges_that_the_node_does_not_know_are_not_too_large_together(
+    store: Several,
+) -> None:
+    store.network.unknown = {2, 3}
+    large = [Put(key + b"%d" % number, bytes(1024 * 1024)) for number in range(5) for key in (B, C)]
+    asked = store.commit(Put(A, b""), *large)
+    store.settle()
+    store.pass_time(3.0)
+    with pytest.raises(Unavailable, match="try again"):
+        answer_of(asked)
+
+
 def test_a_write_that_lies_in_several_ranges_is_refused() -> None:
     store = Several(b"n/")
     refused_with(store, Invalid, Put(A, b""), Accounting(b"n/b", {"metric": 1}))
