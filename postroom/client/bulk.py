@@ -25,7 +25,6 @@ from postroom.client import arguments
 from postroom.client.images import ImageCalls
 from postroom.client.sender import Sender, post
 from postroom.client.staging import StagingCalls
-from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.messaging import bulk_requests
 from postroom.messaging.bulk_requests import (
@@ -36,7 +35,6 @@ from postroom.messaging.bulk_requests import (
     ScanRecords,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
-from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.partitions import RangePartition, ReadPartitions
 from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect
 
@@ -324,19 +322,9 @@ class BulkOfDatabase:
             Invalid: this client has as many of these as are left for others; or the store has
                 several ranges, which are not whole at one moment.
         """
-        if whole:
-            await self._check_one_range()
         request = Protect(0 if at is None else arguments.timestamp(at), whole)
         timestamp: int = await self._sender.send(request)
         try:
             yield Timestamp(timestamp)
         finally:
             post(self._sender, Unprotect(timestamp))
-
-    async def _check_one_range(self) -> None:
-        ranges: list[RangeInfo] = await self._sender.send(ListRanges(b"", None))
-        if len(ranges) > 1:
-            raise Invalid(
-                "a timestamp is protected as a whole in a store of one range, and this one has "
-                f"{len(ranges)}; nothing was protected: leave out whole"
-            )

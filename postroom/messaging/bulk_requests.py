@@ -216,6 +216,10 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
         else:
             yield on_everything(Verb.READ)
 
+    def needs_one_range(self) -> bool:
+        """Return whether the table has records that belong to no key."""
+        return self.table in _OF_NO_KEY
+
 
 def pack(kind: ColumnKind, values: Iterable[Any]) -> PackedColumn:
     """Return a column of these values."""

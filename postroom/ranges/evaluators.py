@@ -260,11 +260,13 @@ class RangeReads:
 
     def __init__(
         self,
+        bounds: Bounds,
         locks: LockTable,
         protections: Protections,
         holders: Holders,
         wound: Callable[[bytes], None],
     ) -> None:
+        self._bounds = bounds
         self._locks = locks
         self._wound = wound
         self._protections = protections
@@ -419,6 +421,11 @@ class RangeReads:
             )
         if view.before or view.in_flight:
             raise Blocked  # proposals under way have earlier timestamps, and are not stored yet
+        if not self._bounds.is_whole:
+            raise Invalid(
+                "a timestamp is protected as a whole in a store of one range, and this one has "
+                "several; nothing was protected: leave out whole"
+            )
         self._protections.add_whole(at, request.client, request.host)
         return at
 

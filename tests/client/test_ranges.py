@@ -42,7 +42,9 @@ def test_a_wrong_span_is_refused(start: object, end: object) -> None:
 def test_a_store_of_several_ranges_is_not_protected_as_a_whole() -> None:
     with postroom.open(":memory:") as db:
         db.split(b"m")
-        with pytest.raises(Invalid, match="one range, and this one has 2; nothing was protected"):
+        with pytest.raises(
+            Invalid, match="one range, and this one has several; nothing was protected"
+        ):
             db.hold(whole=True).__enter__()
         with db.hold() as at:
             assert at

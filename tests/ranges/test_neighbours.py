@@ -57,7 +57,6 @@ from postroom.ranges.requests import (
     Increment,
     Lock,
     Now,
-    Protect,
     Put,
     ReverseScan,
     Scan,
@@ -86,9 +85,23 @@ def full(cuts: tuple[bytes, ...]) -> list[Neighbour]:
     return ranges
 
 
+@pytest.fixture(autouse=True)
+def images_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a range that does not contain every key answer for all that it has."""
+    for kind in (CheckImage, ScanRecords):
+        monkeypatch.setattr(kind, "needs_one_range", lambda _: False)
+
+
+def protected(one: Neighbour) -> int:
+    """Return a timestamp that is protected as a whole, for one range."""
+    at: int = one.result(Now())
+    one.replica.protections.add_whole(at)
+    return at
+
+
 def whole(one: Neighbour, request: Any) -> Any:
     """Return the answer of a request at a timestamp that is protected as a whole."""
-    at = one.result(Protect(whole=True))
+    at = protected(one)
     try:
         return one.result(msgspec.structs.replace(request, timestamp=at))
     finally:
@@ -99,7 +112,7 @@ def records(one: Neighbour, table: str) -> list[tuple[Any, ...]]:
     """Return all records of a table, a few bytes at a time."""
     found: list[tuple[Any, ...]] = []
     cursor: bytes | None = b""
-    at = one.result(Protect(whole=True))
+    at = protected(one)
     while cursor is not None:
         request = ScanRecords(table, one.start, one.end, at, cursor=cursor, bytes_max=100)
         page: RecordsPage = one.result(request)

@@ -467,3 +467,7 @@ class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
     is_served_in_restore: ClassVar = True
 
     timestamp: TimestampNumber = 0
+
+    def needs_one_range(self) -> bool:
+        """Return true: an image is of one range."""
+        return True

@@ -31,7 +31,12 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import ALONE, Registry
 from postroom.ranges.replica import Replica
 from postroom.ranges.split import records
-from postroom.ranges.split.preparing import RETRY_SECONDS, check_divisible, check_members
+from postroom.ranges.split.preparing import (
+    RETRY_SECONDS,
+    check_divisible,
+    check_members,
+    check_protections,
+)
 from postroom.ranges.split.requests import DivideSome, Split
 from postroom.ranges.sweep import sweep_records
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
@@ -105,6 +110,7 @@ class Halving:
     def _check(self, ctx: Evaluation, key: bytes) -> None:
         registry = self.replica.registry
         check_members(self.replica.group)
+        check_protections(self.replica.protections)
         check_divisible(registry, ctx)
         if registry.replaced_at > ctx.timestamp - from_seconds(RECORD_SECONDS):
             raise Unavailable(

@@ -23,6 +23,7 @@ from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.listing import RangeInfo
 from postroom.ranges.ports import Registry, ServiceWakeUp
+from postroom.ranges.protections import Protections
 from postroom.ranges.replica import Replica
 from postroom.ranges.split import records
 from postroom.ranges.split.requests import AwaitSplit, CancelSplit, NewRangeId, PrepareSplit
@@ -125,6 +126,7 @@ class Preparing:
         self._ids.check_new_range(request.right_id)
         check_divisible(self._replica.registry, ctx)
         check_members(self._replica.group)
+        check_protections(self._replica.protections)
         ctx.writes[self._key] = stored = records.encode(wanted)
         ctx.grow(len(self._key) + len(stored))
 
@@ -185,6 +187,20 @@ def check_divisible(registry: Registry, ctx: Evaluation) -> None:
         raise Invalid("an image is being restored into the range; nothing was changed: wait for it")
     for each in registry.divisible:
         each.check(ctx)
+
+
+def check_protections(protections: Protections) -> None:
+    """Check that no timestamp is protected as a whole: its snapshot is of one range.
+
+    Raises:
+        Unavailable: one is.
+    """
+    if protections.whole:
+        raise Unavailable(
+            "a timestamp is protected as a whole; nothing was changed: try again when nobody "
+            "exports the store, or holds it with hold(whole=True)",
+            retry_after=1.0,
+        )
 
 
 def check_members(group: RaftGroup) -> None:
