@@ -68,6 +68,11 @@ class GarbageLists:
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
         self._sweep.restart(stored)
 
+    @property
+    def must_sweep(self) -> bool:
+        """Return whether the range has to look for garbage of before its beginning."""
+        return self._sweep.until > 0
+
     def finish(self, ctx: Evaluation) -> Iterator[None] | None:
         """Stage the list of a proposal, or its lists."""
         garbage = ctx.garbage

@@ -191,6 +191,11 @@ class HostedRange:
         """Note that data is unreadable; return whether another node is to serve instead."""
         return self._node.on_damage(error, self.group)
 
+    def rouse_to_sweep(self) -> None:
+        """End the rest of a right half that may have garbage of before its beginning."""
+        if self.replica.memory.garbage.must_sweep:
+            self.replica.rouse()
+
     def on_leadership(self, leads: bool, term: int) -> None:
         """Note that this node has begun or ceased to lead the range."""
         _log.info(

@@ -113,6 +113,23 @@ def test_a_commit_that_meets_a_split_is_looked_at_again_when_its_turn_comes() ->
     assert call.within is not replica.bounds.descriptor
 
 
+def test_a_list_beside_a_thread_that_splits_leaves_no_range_out_and_has_none_twice() -> None:
+    starts = [b"%02d" % number for number in range(40)]
+    Random(1).shuffle(starts)
+
+    with postroom.open(":memory:") as db, ThreadPoolExecutor() as pool:
+        splitting = pool.submit(lambda: [db.split(key) for key in starts])
+        listed = []
+        while not splitting.done():
+            listed.append(db.ranges())
+        splitting.result()
+        listed.append(db.ranges())
+    for found in listed:
+        bounds = [(each.start, each.end) for each in found]
+        assert [b"", *(end for _, end in bounds)] == [*(start for start, _ in bounds), None]
+    assert len(listed[-1]) == len(starts) + 1
+
+
 def test_tasks_use_all_ranges_and_list_them() -> None:
     async def run() -> None:
         async with on_a_loop() as (driver, db):

@@ -25,6 +25,7 @@ class Node:
             lambda: round(self.seconds * 1000) + self.ahead_milliseconds,
             lambda: self.seconds, 0, lambda _: True,
         )  # fmt: skip
+        self.roused = list[int]()
         self.woken = dict.fromkeys(range(1, ranges + 1), 0)
         self.sleeps_for = dict.fromkeys(self.woken, float("inf"))
         self.replicas = SimpleNamespace(hosted={each: self._hosted(each) for each in self.woken})
@@ -40,7 +41,10 @@ class Node:
                 self.woken[range_id] += 1
 
         services = Services(self.tasks, {"service": run}, wake_ups=wake_ups)
-        return SimpleNamespace(services=services, replica=SimpleNamespace(last_commit=1))
+        replica = SimpleNamespace(last_commit=1)
+        return SimpleNamespace(
+            services=services, replica=replica, rouse_to_sweep=lambda: self.roused.append(range_id)
+        )
 
     def serve(self, *range_ids: int) -> None:
         """Have services run; they are taken notice of."""

@@ -498,6 +498,23 @@ def test_a_sweep_leaves_versions_that_were_overwritten_after_the_split() -> None
     store.node.close()
 
 
+def test_a_right_half_that_rests_sweeps_once_another_range_is_written() -> None:
+    store = Store(gc_ttl_seconds=10.0, rests_alone=True)
+    store.db.put(b"n", b"1")
+    store.db.put(b"n", b"2")
+    right = split(store, b"m")
+    store.restart(after_seconds=1.0)
+    store.advance(300.0)
+    record = keys.record_key(right.range_id, SWEEP_RECORD)
+    assert store.engine.get(record) is not None, "a store that is only read writes nothing"
+    store.db.put(b"a", b"1")
+    store.advance(300.0)
+    assert store.engine.get(record) is None
+    left = [raw for raw, _ in store.engine.iterate(*keys.data_span(b"m", None))]
+    assert left == [keys.head_key(b"n")]
+    store.node.close()
+
+
 def test_a_sweep_goes_on_in_steps_after_a_restart_and_in_both_halves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
