@@ -237,6 +237,19 @@ RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
 """The largest lead of the clock of restored data over the store's own."""
 COUNTED_SECONDS_MAX: Final = 3600.0
 """The time in which a node counts all entries: a million take a few seconds."""
+
+BACKUP_BLOCK_ROWS_MAX: Final = 2 * 8192
+"""The entries of a block in a file of a backup."""
+BACKUP_BLOCK_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
+"""The bytes of a block, unpacked: a MiB of entries, or a single large one."""
+BACKUP_MANIFEST_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The bytes of the manifest of a backup."""
+BACKUP_PARTS_MAX: Final = 2048
+"""The parts, or files, of a backup."""
+BACKUP_CHAIN_MAX: Final = 64
+"""The backups of a chain: a full one, and those that have what has changed since the one before."""
+BACKUP_FOLDERS_MAX: Final = 10_000
+"""The folders beside a backup in which the ones before it are looked for."""
 RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 """The entries of an abandoned restore that one step removes."""
 

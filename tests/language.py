@@ -81,7 +81,7 @@ WORDS_IN_PLACE = {
     "part": (
         ("in_parts", "part_bytes", "part_of", "usual_parts"),
         (
-            "client/bulk", "client/images", "client/routing/", "client/sync_parts",
+            "backup/", "client/bulk", "client/images", "client/routing/", "client/sync_parts",
             "kv/background", "kv/engine",
             "kv/gathering", "kv/head_filter", "kv/keys", "kv/leveldb", "kv/memory", "kv/rocksdb",
             "limits", "messaging/handover/", "messaging/ingest/", "messaging/usual", "pipeline/",

@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 import postroom
 from postroom.cli import (
     access,
+    backup,
     cluster,
     gateway,
     mail,
@@ -114,6 +115,7 @@ for each in (
     values.accounting, access.audit_log,
     mail.send, mail.peek, mail.reap, mail.bury, mail.inboxes, mail.scheduled, mail.cancel,
     mail.dead_letters, values.search, work.worker, measure.bench,
+    backup.backup, backup.verify, backup.restore,
 ):  # fmt: skip
     settings = NEGATIVE_NUMBERS if each is values.increment else None
     name = each.__name__.replace("_", "-")

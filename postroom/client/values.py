@@ -325,6 +325,7 @@ class Status(NamedTuple):
         refused: why writes are refused: the device has hardly any room. Empty: they are not.
         positions: where readers will go on, in the order of their names. Changes after the oldest
             of them are not collected.
+        store_id: the id of the store, which its backups have, too.
         enqueued, delivered, executed, pending, dead: the same, by name. Discarding or cancelling
             never lowers ``dead`` but does lower ``dead_letters``, so watch ``dead_letters``.
     """
@@ -342,6 +343,7 @@ class Status(NamedTuple):
     storage: StorageInfo = StorageInfo()
     refused: str = ""
     positions: tuple[PositionInfo, ...] = ()
+    store_id: bytes = b""
 
     @property
     def enqueued(self) -> int:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
+from postroom.backup.calls import BackupCalls
 from postroom.client import database as client
 from postroom.client.remote.connect import connect_async
 from postroom.layers.search.maintenance import SearchCalls
@@ -13,7 +14,7 @@ from postroom.layers.search.maintenance import SearchCalls
 P = ParamSpec("P")
 
 
-class Database(SearchCalls, client.CoreDatabase):
+class Database(SearchCalls, BackupCalls, client.CoreDatabase):
     """A store, embedded or reached over the network.
 
     ``open`` and ``connect`` make it. It belongs to one event loop. It is an asynchronous context

@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec
 
+from postroom.backup import calls
 from postroom.client import sync as client
+from postroom.client.blocking import blocking
 from postroom.client.remote.connect import connect as connect_client
 from postroom.databases import asynchronous
 from postroom.layers.search.sync_index import SearchCalls
@@ -40,6 +42,8 @@ class Database(SearchCalls, client.CoreDatabase):
         For layers on top.
         """
         return self._core
+
+    backup = blocking(calls.BackupCalls.backup)
 
 
 def layered(make: Callable[P, client.CoreDatabase]) -> Callable[P, Database]:

@@ -11,7 +11,7 @@ of them are skipped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -104,7 +104,7 @@ def check_image(
     Raises:
         SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
     """
-    counting = _Counting()
+    counting = Counting(lambda key: reader(view, request.timestamp).get(key))
     of_range = spans_of_range(bounds.descriptor.range_id)
     for span in (*of_range, bounds.mail, bounds.data):
         lower: bytes | None = span.lower
@@ -114,25 +114,28 @@ def check_image(
             for raw, entry in walk(stored, keys.KeySpan(bound, span.upper)):
                 view.steps += 1
                 if entry is not None:
-                    counting.add(stored, *entry)
+                    counting.add(*entry)
                 if view.is_used_up():
                     lower = raw + b"\x00"
                     break
             if lower is not None:
                 yield
-    counting.end(reader(view, request.timestamp))
-    return Counted(dict(counting.tables), counting.wrong)
+    return counting.end()
 
 
-class _Counting:
+class Counting:
     """A count of entries by table, and of the differences from the stored counters and indexes.
+
+    Args:
+        index: a function that returns the value of an entry of the index of inboxes, by its name.
 
     Attributes:
         tables: the number of entries of each table.
         wrong: descriptions of the differences.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: Callable[[bytes], bytes | None]) -> None:
+        self._index = index
         self.tables: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._counters = Counters()
@@ -143,7 +146,7 @@ class _Counting:
         self._messages = 0
         self._first = b""
 
-    def add(self, reader: Reader, name: bytes, stored: bytes) -> None:
+    def add(self, name: bytes, stored: bytes) -> None:
         """Count an entry; they come in order."""
         table = entries.table_of(name)
         assert table is not None
@@ -155,10 +158,19 @@ class _Counting:
         elif table == entries.INBOX:
             end = name.index(keys.END_OF_KEY, 1)
             if name[1:end] != self._inbox or not self._messages:
-                self._end_inbox(reader)
+                self.end_inbox()
                 self._inbox, self._first = name[1:end], name[end + 3 :]
                 self._inboxes_found += 1
             self._messages += 1
+
+    def add_all(self, names: Sequence[bytes], stored: Sequence[bytes]) -> None:
+        """Count entries; they come in order."""
+        tables = Counter(map(entries.table_of, names))
+        if tables.keys() == {entries.DATA}:
+            self.tables[entries.DATA] += len(names)
+        else:
+            for name, value in zip(names, stored, strict=True):
+                self.add(name, value)
 
     def _add_of_range(self, rest: bytes, stored: bytes) -> None:
         kind = rest[:1]
@@ -171,20 +183,21 @@ class _Counting:
         elif record.startswith("queue "):
             self._queues[int(record[6:])] = counters.read_queue_counts(stored)
 
-    def _end_inbox(self, reader: Reader) -> None:
+    def end_inbox(self) -> None:
+        """Compare the last inbox with its index, since all its messages were added."""
         if not self._messages:
             return
         key = keys.unescape(self._inbox)
-        packed = reader.get(keys.mail_key(key))
+        packed = self._index(keys.mail_key(key))
         told = InboxIndexEntry(0, b"") if packed is None else _mail.decode(packed)
         self._same(f"messages in the inbox of {key!r:.60}", told.messages, self._messages)
         if told.oldest != self._first:
             self._note(f"the index of inboxes names another first message of {key!r:.60}")
         self._messages = 0
 
-    def end(self, reader: Reader) -> None:
-        """Compare the counts with the counters, after the last entry."""
-        self._end_inbox(reader)
+    def end(self) -> Counted:
+        """Compare the counts with the counters, after the last entry; return the result."""
+        self.end_inbox()
         self._same("inboxes", self._inboxes_told, self._inboxes_found)
         told, found = self._counters, self._of_range
         if not told.conserved():
@@ -196,6 +209,7 @@ class _Counting:
         self._same("dead letters", told.dead_letters, found[keys.DEAD_LETTER])
         for number, counted in self._queues.items():
             self._end_queue(number, counted)
+        return Counted(dict(self.tables), self.wrong)
 
     def _end_queue(self, number: int, counted: QueueCounts) -> None:
         subspaces = (

@@ -318,6 +318,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
         refused: the reason why it refuses writes; empty: it does not.
         ranges: the number of ranges of which it has a replica.
         led_ranges: the number of those that it leads.
+        store_id: the id of the store: that of its cluster, which all nodes have alike.
     """
 
     node_id: int
@@ -340,6 +341,7 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     refused: str = ""
     ranges: int = 1
     led_ranges: int = 0
+    store_id: bytes = b""
 
 
 class DescribeNode(ConcernsNode, Read, frozen=True, tag="describe_node"):

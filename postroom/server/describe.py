@@ -16,6 +16,7 @@ from postroom.ranges.nodes import NodeStatus, PeerStatus, ServiceStatus, Storage
 from postroom.server.assembly import NodeOptions
 from postroom.server.disk_guard import Damage, GuardedNode
 from postroom.server.hosted_range import HostedRange
+from postroom.server.opening import StoreRecord
 from postroom.server.replicas import Replicas
 from postroom.version import VERSION
 
@@ -53,6 +54,7 @@ class DescribedNode(GuardedNode, Protocol):
     """The parts of a node that its description is made of."""
 
     options: NodeOptions
+    store: StoreRecord
     damage: Damage
     certificate: str
 
@@ -111,6 +113,7 @@ def describe(node: DescribedNode) -> NodeStatus:
         node.refused,
         len(ranges),
         sum(each.group.is_leader for each in ranges),
+        node.store.cluster_id,
     )
 
 

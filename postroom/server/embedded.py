@@ -144,6 +144,7 @@ class _StatusReader:
             storage=storage_info(storage_status(node)),
             refused=node.refused,
             positions=position_infos(positions, now),
+            store_id=node.store.cluster_id,
         )
 
 

@@ -341,6 +341,7 @@ async def cluster_status(sender: Sender, addresses: Sequence[str]) -> Status:
         storage_info(node.storage),
         node.refused,
         position_infos(positions, now),
+        node.store_id,
     )
 
 

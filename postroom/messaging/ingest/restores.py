@@ -371,7 +371,7 @@ def _other_value(name: bytes, there: bytes) -> ConditionFailed:
 def _is_closed(image: RestoredImage) -> Unavailable:
     return Unavailable(
         "the store is being restored, and serves nobody until that is complete; nothing was "
-        "changed: let the job 'restore' go on, or abandon it (the export is of "
+        "changed: let the restore go on, or abandon it (what is restored is of "
         f"{Timestamp(image.timestamp).datetime:%Y-%m-%d %H:%M:%S} UTC)",
         retry_after=RETRY_SECONDS,
     )

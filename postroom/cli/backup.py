@@ -1,0 +1,124 @@
+"""The commands about backups: ``postroom backup``, ``verify`` and ``restore``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from postroom import backup as backups
+from postroom.backup.manifest import time_of
+from postroom.cli.options import AsJson, StoreOptions, on_a_store
+from postroom.cli.output import as_bytes, print_json, print_line
+from postroom.cli.spark import progress_shown
+from postroom.counted import counted
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
+_Since = Annotated[
+    Path | None,
+    typer.Option(
+        "--since",
+        metavar="FOLDER",
+        help="Write only what has changed since the backup in FOLDER, beside it.",
+    ),
+]
+_Rate = Annotated[
+    str | None,
+    typer.Option("--rate", metavar="SIZE", help="Read at most SIZE in a second, as 20MiB."),
+]
+_At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="Restore the backup of TIME, that 'verify' prints."),
+]
+_Abandon = Annotated[
+    bool, typer.Option("--abandon", help="Give up a restore that was begun: the store is empty.")
+]
+
+
+@on_a_store
+def backup(
+    store: StoreOptions,
+    folder: Folder,
+    since: _Since = None,
+    rate: _Rate = None,
+    as_json: AsJson = False,
+) -> None:
+    """Back up a store into FOLDER, while it is in use.
+
+    All of it is of one timestamp. Run it again when it was killed: without its manifest a folder
+    has no backup.
+    """
+    bytes_a_second = None if rate is None else as_bytes(rate, 1, "--rate")
+    with store.open_existing() as db, progress_shown(quiet=as_json) as progress:
+        done = db.backup(folder, since=since, rate=bytes_a_second, progress=progress)
+    if as_json:
+        print_json({**done._asdict(), "timestamp": int(done.timestamp)})
+    elif done.done_before:
+        print_line(
+            f"{folder} has a backup of {time_of(done.timestamp)} already; nothing was done: give "
+            "a new folder"
+        )
+    else:
+        kept = counted(sum(done.tables.values()), "entry", "entries")
+        changed = f"; {done.written:,} have changed" if done.since else ""
+        print_line(f"{folder}: {kept} of {time_of(done.timestamp)}{changed}; {done.bytes:,} bytes")
+
+
+def verify(folder: Folder, as_json: AsJson = False) -> None:
+    """Read the backup in FOLDER and those before it, and recount all of their entries.
+
+    Ends with 1 if anything is damaged. Prints the time of each backup, the full one first.
+    """
+    with progress_shown(quiet=as_json) as progress:
+        chain = backups.verify(folder, progress=progress)
+    for each in chain:
+        if as_json:
+            print_json({
+                "backup": each.backup, "store": each.store, "timestamp": each.timestamp,
+                "time": each.time, "since": each.since, "tables": each.tables,
+            })  # fmt: skip
+        else:
+            what = "changes" if each.since else "full"
+            print_line(each.time, what, counted(each.entries, "entry", "entries"), each.backup)
+
+
+@on_a_store
+def restore(
+    store: StoreOptions,
+    folder: Folder,
+    at: _At = None,
+    abandon: _Abandon = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore the backup in FOLDER into a new store, which serves nobody until that is complete.
+
+    Run it again when it was killed: it goes on.
+    """
+    wanted = None if at is None else _time(at)
+    with store.open_or_create() as db, progress_shown(quiet=as_json) as progress:
+        if abandon:
+            db.images.abandon()
+            print_line("the restore is abandoned: the store is empty, and serves")
+            return
+        done = backups.restore(db, folder, at=wanted, progress=progress)
+    if as_json:
+        print_json(_restored(done))
+        return
+    kept = counted(sum(done.tables.values()), "entry", "entries")
+    before = "was restored before: nothing was done" if done.done_before else "is restored"
+    print_line(f"the backup of {time_of(done.timestamp)} with {kept} {before}")
+
+
+def _restored(done: backups.RestoredBackup) -> dict[str, Any]:
+    return {**done._asdict(), "timestamp": int(done.timestamp)}
+
+
+def _time(text: str) -> datetime:
+    """Return the time that a text tells; without an offset it is in UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no time: {error}", param_hint="--at") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -1,0 +1,80 @@
+"""The commands backup, verify and restore, of folders and of nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import postroom
+from postroom.server.loopback import LoopbackServer
+from tests.cli.commands import failed_with, invoke, lines, records
+
+
+def filled(path: Path) -> str:
+    with postroom.open(path) as db:
+        db.put(b"a", b"1")
+        with db.begin() as tx:
+            tx.enqueue_message(b"b", b"hello")
+        db.drain()
+    return str(path)
+
+
+def test_a_store_is_backed_up_verified_and_restored(tmp_path: Path) -> None:
+    store, full, one = filled(tmp_path / "store"), str(tmp_path / "full"), str(tmp_path / "one")
+    (told,) = lines("backup", full, "--path", store)
+    assert told.startswith(f"{full}: 4 entries of 20")
+    (told,) = lines("backup", full, "--path", store)
+    assert "already; nothing was done: give a new folder" in told
+    lines("put", "a", "2", "--path", store)
+    (record,) = records("backup", one, "--path", store, "--since", full, "--rate", "10MiB")
+    assert (record["written"], record["done_before"]) == (1, False)
+    first, second = lines("verify", one)
+    assert first.split("\t")[1:3] == ["full", "4 entries"]
+    assert second.split("\t")[1:3] == ["changes", "4 entries"]
+    chain = records("verify", one)
+    assert [each["since"] for each in chain] == ["", chain[0]["backup"]]
+    restored = str(tmp_path / "restored")
+    (told,) = lines("restore", one, "--path", restored)
+    assert told.endswith("with 4 entries is restored")
+    (record,) = records("restore", one, "--path", restored)
+    assert record["done_before"]
+    assert lines("get", "a", "--path", restored) == ["2"]
+
+
+def test_a_node_is_backed_up_and_restored_over_the_network(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    full = str(tmp_path / "full")
+    for path in (tmp_path / "store", tmp_path / "other"):
+        server = LoopbackServer(path, create=True)
+        try:
+            reached = ("--connect", server.address, "--insecure")
+            command = "backup" if path.name == "store" else "restore"
+            (told,) = lines(command, full, *reached)
+            assert "4 entries" in told
+            assert lines("get", "a", *reached) == ["1"]
+        finally:
+            server.close()
+
+
+def test_refusals_of_backups_say_what_to_do(tmp_path: Path) -> None:
+    store, full = filled(tmp_path / "store"), str(tmp_path / "full")
+    lines("backup", full, "--path", store)
+    assert failed_with(invoke("verify", store), 1, "no complete backup", "killed again")
+    assert failed_with(invoke("restore", full, "--path", store), 1, "restore into a new store")
+    new = str(tmp_path / "new")
+    assert failed_with(invoke("restore", full, "--path", new, "--at", "noon"), 2, "is no time")
+    refused = invoke("restore", full, "--path", new, "--at", "2020-01-01")
+    assert failed_with(refused, 1, "no backup has the time 2020-01-01", "is not known")
+    assert failed_with(invoke("backup", full, "--path", str(tmp_path / "none")), 1, "no store")
+    assert failed_with(invoke("backup", full, "--path", store, "--rate", "x"), 2, "is no size")
+    assert failed_with(invoke("restore", full, "--path", new, "--abandon"), 1, "restore")
+
+
+def test_a_restore_is_abandoned(tmp_path: Path) -> None:
+    store, full, new = filled(tmp_path / "store"), tmp_path / "full", str(tmp_path / "new")
+    lines("backup", str(full), "--path", store)
+    with postroom.open(new) as db:
+        db.images.begin(b"1" * 16, b"image", 1)
+    assert failed_with(invoke("get", "a", "--path", new), 1, "being restored")
+    (told,) = lines("restore", str(full), "--path", new, "--abandon")
+    assert told == "the restore is abandoned: the store is empty, and serves"
+    lines("put", "a", "1", "--path", new)
