@@ -37,6 +37,7 @@ from postroom.cli import (
     state,
     tour,
     values,
+    web,
     work,
 )
 from postroom.cli.options import flowing, with_option_names
@@ -109,7 +110,7 @@ def _main(
 
 
 for each in (
-    tour.demo, serve.serve, cluster.cluster, gateway.gateway,
+    tour.demo, serve.serve, cluster.cluster, gateway.gateway, web.web,
     state.status, state.remove_node, state.rebind_node, state.forget_position,
     values.get, values.put, values.delete, values.increment, values.scan, values.watch,
     values.accounting, access.audit_log,

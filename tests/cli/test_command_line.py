@@ -24,7 +24,7 @@ COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
     "increment", "scan", "watch", "accounting", "send", "peek", "reap", "bury", "inboxes",
     "scheduled", "search",
-    "cancel", "dead-letters", "worker", "bench", "forget-position", "gateway",
+    "cancel", "dead-letters", "worker", "bench", "forget-position", "gateway", "web",
 }  # fmt: skip
 
 
