@@ -14,7 +14,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -98,6 +98,7 @@ class StoreOptions:
         path: its folder; ``None``: it is reached over the network.
         addresses: of its nodes.
         tls, token, insecure, timeout, connect_timeout: as :func:`postroom.connect` takes them.
+        patience: the seconds that --timeout allows; ``None``: it is not given.
         memory_bytes: as :func:`postroom.open` takes it.
     """
 
@@ -108,7 +109,12 @@ class StoreOptions:
     insecure: bool = False
     timeout: float = TIMEOUT_SECONDS
     connect_timeout: float = CONNECT_SECONDS
+    patience: float | None = None
     memory_bytes: int = MEMORY_BYTES
+
+    def within(self, seconds: float) -> StoreOptions:
+        """Return the same store, which must answer each request within ``seconds``."""
+        return replace(self, timeout=seconds, connect_timeout=seconds)
 
     def __str__(self) -> str:
         return repr(str(self.path)) if self.path is not None else ",".join(self.addresses)
@@ -275,6 +281,7 @@ def _store(
         insecure=insecure or (tls_ca is None and _insecure_in_environment()),
         timeout=TIMEOUT_SECONDS if seconds is None else seconds,
         connect_timeout=CONNECT_SECONDS if seconds is None else seconds,
+        patience=seconds,
     )
 
 

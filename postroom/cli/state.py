@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - here instances are made, to be passed in
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import postroom
+from postroom.cli import health
 from postroom.cli.options import AsJson, StoreOptions, on_a_store, with_option_names
 from postroom.cli.output import field, print_json, print_line
 from postroom.cli.queue_output import QueuesSummary, summarize_queues
@@ -35,15 +37,37 @@ GIGABYTE = 1_000_000_000
 VOTING = frozenset({"leader", "follower"})
 
 
+STATUS_SECONDS = 1.2
+"""The time for the status of a cluster: it must be there in two seconds, with a node that hangs."""
+SURVEY_SHARE = 0.75
+
+
 @on_a_store
-def status(store: StoreOptions, as_json: AsJson = False) -> None:
+def status(
+    store: StoreOptions,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Print only what is wrong, and exit with its code."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print the state of the store, its messages, queues and readers, and of a cluster's nodes.
 
-    Exits with 1 if no node leads.
+    Exits with 1 if no node leads. A node has about a second to answer, or as --timeout says.
+
+    --check asks the nodes of --connect only. Exits with 0 if nothing is wrong, 1 if no node answers
+    or the check failed. Exits with 3 if no node leads, 4 if a disk is damaged, 5 if a node does not
+    answer. Exits with 6 if writes are refused (a full disk), 7 if a node is no member yet. The
+    least code counts.
     """
+    if check:
+        health.report(_problems(store), as_json=as_json)
+        return
     if store.path is None:
-        now = _survey(store)
-        led = _LeaderView() if now.leader is None else _ask_leader(store)
+        began, seconds = time.monotonic(), store.patience or STATUS_SECONDS
+        now = _survey(store, seconds * SURVEY_SHARE)
+        left = max(began + seconds - time.monotonic(), seconds * (1 - SURVEY_SHARE))
+        led = _LeaderView() if now.leader is None else _ask_leader(store.within(left))
         _print_survey(now, led, as_json)
         if now.leader is None:
             raise Error("no node leads: nothing can be read or written until a majority is there")
@@ -60,6 +84,14 @@ def status(store: StoreOptions, as_json: AsJson = False) -> None:
         Console().print(_table(str(store.path), here))
         queues.print()
         print_positions(now_here.positions)
+
+
+def _problems(store: StoreOptions) -> list[health.Problem]:
+    if store.path is None:
+        seconds = store.patience or STATUS_SECONDS
+        return health.of_nodes(_survey(store, seconds, follow=False))
+    with store.open_existing() as db:
+        return health.of_folder(db.status())
 
 
 @on_a_store
@@ -81,7 +113,7 @@ def remove_node(
     if store.path is not None:
         raise typer.BadParameter("a store in a folder has no nodes: give --connect HOST:PORT,...")
     if not force:
-        _check_majority(_survey(store), node_id)
+        _check_majority(_survey(store, min(store.timeout, SURVEY_SECONDS)), node_id)
     randomness = random.Random(random.SystemRandom().randbytes(32))
     left = asyncio.run(
         remove(store.addresses, node_id, store.tls, store.token, randomness, store.timeout)
@@ -157,10 +189,10 @@ def _check_majority(now: Survey, node_id: int) -> None:
 # --- a cluster ------------------------------------------------------------------------------------
 
 
-def _survey(store: StoreOptions) -> Survey:
-    seconds = min(store.timeout, SURVEY_SECONDS)
+def _survey(store: StoreOptions, seconds: float, *, follow: bool = True) -> Survey:
     randomness = random.Random(random.SystemRandom().randbytes(32))
-    return asyncio.run(survey(store.addresses, store.tls, store.token, randomness, seconds))
+    asked = survey(store.addresses, store.tls, store.token, randomness, seconds, follow=follow)
+    return asyncio.run(asked)
 
 
 class _LeaderView(NamedTuple):

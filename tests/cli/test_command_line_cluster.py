@@ -126,7 +126,7 @@ def test_status_tells_why_the_leader_cannot_reach_a_node(
         clock_offset_seconds=0.0,
     )  # fmt: skip
     found = Survey([NodeReport(NOBODY, 1, leader), NodeReport("elsewhere:1", 2)])
-    monkeypatch.setattr(state, "_survey", lambda store: found)
+    monkeypatch.setattr(state, "_survey", lambda *_: found)
     monkeypatch.setattr(state, "_ask_leader", lambda store: state._LeaderView())
     shown = lines("status", "--connect", NOBODY, "--insecure")
     assert "node 2 cannot be reached by the leader: its key is another one" in shown

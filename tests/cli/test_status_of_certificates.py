@@ -102,7 +102,7 @@ def test_status_says_that_the_certificate_of_a_node_has_expired(
         last_index=17, serves=True, peers=(), disk_bytes=0, free_bytes=0,
         clock_offset_seconds=0.0, certificate="node.pem expired on 2026-01-01 at 00:00 UTC",
     )  # fmt: skip
-    monkeypatch.setattr(state, "_survey", lambda store: Survey([NodeReport(NOBODY, 1, leader)]))
+    monkeypatch.setattr(state, "_survey", lambda *_: Survey([NodeReport(NOBODY, 1, leader)]))
     monkeypatch.setattr(state, "_ask_leader", lambda store: state._LeaderView())
     shown = lines("status", "--connect", NOBODY, "--insecure")
     assert "node 1: node.pem expired on 2026-01-01 at 00:00 UTC" in shown
@@ -118,7 +118,7 @@ def test_status_tells_the_versions_of_the_nodes(monkeypatch: pytest.MonkeyPatch)
         for number, version in ((1, "0.1.0"), (2, "0.1.0"), (3, "0.0.9"))
     ]  # fmt: skip
     found = Survey([NodeReport(NOBODY, each.node_id, each) for each in nodes])
-    monkeypatch.setattr(state, "_survey", lambda store: found)
+    monkeypatch.setattr(state, "_survey", lambda *_: found)
     monkeypatch.setattr(state, "_ask_leader", lambda store: state._LeaderView())
     shown = invoke("status", "--connect", NOBODY, "--insecure")
     assert shown.exit_code == 1, "no node leads"

@@ -73,7 +73,7 @@ def test_an_option_takes_one_kind_of_value_in_all_commands() -> None:
 
 
 def test_the_page_tells_the_exit_codes() -> None:
-    assert [cells[0] for cells in rows("### Exit codes")] == ["0", "1", "2", "130"]
+    assert [cells[0] for cells in rows("### Exit codes")] == ["0", "1", "2", "3 to 7", "130"]
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,16 @@ async def survey(
     token: str | None,
     randomness: random.Random,
     timeout_seconds: float = SURVEY_SECONDS,
+    *,
+    follow: bool = True,
 ) -> Survey:
-    """Ask the nodes at ``addresses``, and those that they name.
+    """Ask the nodes at ``addresses``; with ``follow`` also those that they name.
 
     Raises:
         Error: none of them answers; ``AccessDenied``, if that is why.
     """
     streams = Streams(tls, token)
-    asking = _Asking(streams, randomness)
+    asking = _Asking(streams, randomness, follow=follow)
     streams.router = asking  # type: ignore[assignment]  # it offers what streams ask of a router
     for address in addresses:
         asking.greet(address)
@@ -117,9 +119,10 @@ async def survey(
 class _Asking:
     """The conversations with the nodes, in place of a router."""
 
-    def __init__(self, streams: Streams, randomness: random.Random) -> None:
+    def __init__(self, streams: Streams, randomness: random.Random, *, follow: bool) -> None:
         self.done = asyncio.Event()
         self._streams = streams
+        self._follow = follow
         self._secret = randomness.randbytes(SECRET_BYTES)
         self._links: dict[int, NodeReport] = {}
         self._frames: dict[int, list[bytes]] = {}
@@ -170,12 +173,16 @@ class _Asking:
         self._look()
 
     def _welcomed(self, link: int, welcome: frames.Welcome) -> None:
-        self._named.update(welcome.nodes)
         self._links[link].node_id = welcome.node_id
         if link not in self._welcomed_links:  # else it says that the nodes have changed
             self._welcomed_links.add(link)
             self._ask(link, welcome)
-        for node_id, address in welcome.nodes:
+        if self._follow:
+            self._named.update(welcome.nodes)
+            self._greet_all(welcome.nodes)
+
+    def _greet_all(self, nodes: Iterable[tuple[int, str]]) -> None:
+        for node_id, address in nodes:
             self.greet(address)
             for report in self._links.values():
                 if report.address == address and not report.node_id:
