@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from postroom.cli import gateway
+from postroom.cli.notifying import READY, STOPPING, notify
 from postroom.cli.output import as_bytes, as_split_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_folder import ENGINES, EngineName
@@ -231,13 +232,19 @@ async def _run(
     if stop_at_end_of_input:
         os.set_blocking(STANDARD_INPUT, False)  # several nodes may read one pipe
         loop.add_reader(STANDARD_INPUT, _on_input, loop, started)
-    await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
+    await node.run(lambda: _tell_ready(address))
+
+
+def _tell_ready(address: str) -> None:
+    print(f"ready {address}", file=sys.stderr, flush=True)  # noqa: T201
+    notify(READY)
 
 
 def _stop(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
     """Stop the node: in good order at the first signal, at once at the second one."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
+    notify(STOPPING)
     for node in started:
         node.stop()
 

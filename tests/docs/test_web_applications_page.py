@@ -14,7 +14,8 @@ import pytest
 import postroom.aio
 from tests.gateway.processes import WAIT_SECONDS, free_address, running
 
-TEXT = (Path(__file__).parents[2] / "docs" / "web-applications.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "web-applications.md").read_text()
 PROGRAM = next(re.finditer(r"```python\n# shop/tasks.py\n(.*?)```", TEXT, re.DOTALL))[1]
 COMMANDS = next(re.finditer(r"```sh\n(.*?)```", TEXT, re.DOTALL))[1].splitlines()
 
@@ -50,6 +51,9 @@ def test_the_commands_of_the_page_serve_a_store_and_do_the_tasks_of_its_orders(
             assert asyncio.run(order()) == b"..."
 
 
-def test_the_units_of_systemd_start_the_commands_of_the_page() -> None:
-    units = re.findall(r"^ExecStart=/opt/shop/bin/(.*)", TEXT, re.MULTILINE)
-    assert units == [COMMANDS[0], COMMANDS[2]]
+@pytest.mark.parametrize(("unit", "command"), [("postroom", 0), ("postroom-worker@", 2)])
+def test_the_units_of_systemd_start_the_commands_of_the_page(unit: str, command: int) -> None:
+    text = (ROOT / "deploy" / f"{unit}.service").read_text().replace("%S", "/var/lib")
+    assert re.findall(r"^ExecStart=/opt/postroom/bin/(.*)", text, re.MULTILINE) == [
+        COMMANDS[command]
+    ]

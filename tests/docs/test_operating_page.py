@@ -1,0 +1,77 @@
+"""The commands of the page about operating run as they stand, up to a replaced node."""
+
+from __future__ import annotations
+
+import os
+import random  # noqa: TID251 - for free ports
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operating.md").read_text()
+COMMANDS = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+WALK_SECONDS = 200.0
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("openssl") and shutil.which("bash")), reason="needs OpenSSL and bash"
+)
+
+
+def free_ports(count: int) -> str:
+    """Return the beginning of free ports that end in 1, 2, ..., ``count``."""
+    while True:
+        beginning = str(random.randrange(1024, 3276))
+        try:
+            with ExitStack() as stack:
+                for number in range(1, count + 1):
+                    stack.enter_context(
+                        socket.create_server(("127.0.0.1", int(f"{beginning}{number}")))
+                    )
+        except OSError:
+            continue
+        return beginning
+
+
+def ended(script: str, folder: Path) -> int:
+    """Run a script in a folder, end all that it has started, and return its exit code."""
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    with (folder / "told").open("wb") as told, (folder / "errors").open("wb") as errors:
+        shell = subprocess.Popen(
+            ["bash", "-e", "-u", "-c", script], cwd=folder, stdout=told, stderr=errors,
+            start_new_session=True, env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            return shell.wait(WALK_SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+
+
+def test_the_commands_lead_to_three_nodes_a_renewed_certificate_and_a_replaced_node(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "postroom"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m postroom "$@"\n')
+    program.chmod(0o755)
+    script = "\n".join(COMMANDS).replace("127.0.0.1:740", f"127.0.0.1:{free_ports(3)}")
+    code = ended(script, tmp_path)
+    told = (tmp_path / "told").read_text()
+    logs = [each.read_text() for each in sorted(tmp_path.glob("node-*.log"))]
+    assert code == 0, "\n".join([told, (tmp_path / "errors").read_text(), *logs])
+    assert told.splitlines()[-2:] == ["nothing is wrong", "hello"]
+    for number in (1, 2, 3):
+        assert re.search(rf"^ {number} +127\S+ +(leader|follower)", told, re.MULTILINE)
+    secrets = [tmp_path / "tokens", *tmp_path.glob("*.key")]
+    assert len(secrets) == 6
+    assert [path.name for path in secrets if path.stat().st_mode & 0o077] == []
+    assert re.fullmatch(r"\S+\nadmin \S+\n", (tmp_path / "tokens").read_text())
