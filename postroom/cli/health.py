@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import typer
 
 import postroom
-from postroom.cli.output import print_json, print_line
+from postroom.cli.output import field, print_json, print_line
 from postroom.client.remote.nodes import NodeReport, Survey
 
 NO_LEADER: Final = 3
@@ -55,7 +55,7 @@ def report(found: list[Problem], *, as_json: bool) -> None:
         print_json({"code": code, "problems": told})
     else:
         for each in told or ["nothing is wrong"]:
-            print_line(each)
+            print_line(field(each))
     if code:
         raise typer.Exit(code)
 
