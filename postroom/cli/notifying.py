@@ -14,7 +14,6 @@ from typing import Final
 SOCKET_VARIABLE: Final = "NOTIFY_SOCKET"
 READY: Final = b"READY=1"
 STOPPING: Final = b"STOPPING=1"
-SEND_SECONDS: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ def notify(state: bytes) -> None:
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            manager.settimeout(SEND_SECONDS)
+            manager.setblocking(False)  # the node's loop does not wait for it
             manager.connect(address)
             manager.send(state)
     except OSError as error:
