@@ -28,6 +28,7 @@ from postroom.errors import (
     SnapshotTooOld,
     StoreCorrupted,
     StoreLocked,
+    TaskFailed,
     TransactionClosed,
     TransactionConflict,
     TransactionExpired,
@@ -42,9 +43,10 @@ from postroom.version import VERSION
 if TYPE_CHECKING:
     from postroom.client.bulk import Partition
     from postroom.client.codec import Codec
-    from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
+    from postroom.client.queues.messages import QueueInfo, QueueSchedule
+    from postroom.client.queues.results import TaskResult
     from postroom.client.queues.sending import Enqueue
-    from postroom.client.queues.sync_queue import Queue, QueueMessage
+    from postroom.client.queues.sync_queue import EnqueueHandle, Queue, QueueMessage
     from postroom.client.remote.tls_files import TLS
     from postroom.client.sync import Transaction
     from postroom.client.sync_parts import Snapshot
@@ -128,6 +130,8 @@ __all__ = [
     "StorageInfo",
     "StoreCorrupted",
     "StoreLocked",
+    "TaskFailed",
+    "TaskResult",
     "Timestamp",
     "Transaction",
     "TransactionClosed",
@@ -152,9 +156,10 @@ __all__ = [
 _NAMES: Final = {
     "client.bulk": "Partition",
     "client.codec": "Codec",
-    "client.queues.messages": "EnqueueHandle QueueInfo QueueSchedule",
+    "client.queues.messages": "QueueInfo QueueSchedule",
+    "client.queues.results": "TaskResult",
     "client.queues.sending": "Enqueue",
-    "client.queues.sync_queue": "Queue QueueMessage",
+    "client.queues.sync_queue": "EnqueueHandle Queue QueueMessage",
     "client.remote.tls_files": "TLS",
     "client.sync": "Transaction",
     "client.sync_parts": "Snapshot",

@@ -1,6 +1,7 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
 from postroom.client.pages import Snapshot
+from postroom.client.queues.handles import EnqueueHandle
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.client.remote.tls_files import TLS
@@ -14,6 +15,7 @@ from postroom.layers.search.index import SearchIndex
 __all__ = [
     "TLS",
     "Database",
+    "EnqueueHandle",
     "Queue",
     "QueueMessage",
     "SearchIndex",

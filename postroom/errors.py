@@ -135,6 +135,29 @@ class LeaseLost(Error):
     """
 
 
+class TaskFailed(Error):
+    """The task of a message has failed for good: the message is dead, or was cancelled.
+
+    Attributes:
+        type: the name of the type of the exception; empty: no exception has ended the message.
+        reason: its text.
+        traceback: its traceback as text; empty: none is kept.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str = "",  # noqa: A002 - the word of its users
+        reason: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.type = type
+        self.reason = reason
+        self.traceback = traceback
+
+
 class StoreLocked(Error):
     """Another process (named in the message) has the data folder open."""
 

@@ -103,6 +103,12 @@ QUEUE_EPOCH_MAX: Final = 1_000_000_000
 """The largest number of times that a message of a queue may claim to have been fired."""
 REASON_CHARACTERS_MAX: Final = 1000
 """The length of the stored reason of a failure."""
+RESULT_BYTES_MAX: Final = 64 * 1024
+"""The returned value of a task, packed."""
+RESULT_SECONDS_MAX: Final = 366 * 86_400.0
+"""The longest time for which a result is kept."""
+TRACEBACK_CHARACTERS_MAX: Final = 16_000
+"""The stored end of the traceback of a failed task."""
 
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """The headers of one message, packed."""

@@ -45,8 +45,9 @@ from postroom.cli.queue_output import (
     shown_id,
 )
 from postroom.client.queues.queue import STATES, State
-from postroom.errors import Error
+from postroom.errors import Error, TaskFailed
 from postroom.kv.clock import Timestamp
+from postroom.log_once import shown
 from postroom.messaging.queues.requests import QueueSettings
 
 _SETTINGS_TOLD: Final = {
@@ -307,6 +308,35 @@ def ended_messages(
 
 def _ended_at(message: postroom.QueueMessage) -> int:
     return message.done_at or 0
+
+
+@app.command("result")
+@on_a_store_with_values
+def result(
+    store: StoreOptions,
+    notation: Notation,
+    name: Name,
+    message_id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    kind: Kind = "",
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Wait until its message is over.")
+    ] = 0,
+) -> None:
+    """Print what the task of a message of QUEUE has returned, without a line if that is nothing.
+
+    If the task has failed, print its traceback to standard error, and fail.
+    """
+    with store.open_existing() as db:
+        try:
+            returned = db.queue(name).result(message_id, kind=kind, wait=wait)
+        except TaskFailed as failed:
+            for line in failed.traceback.splitlines():
+                typer.echo(shown(line), err=True)
+            raise
+        if notation.as_json:
+            print_json({"id": message_id, "result": notation.json_value(returned)})
+        elif returned is not None:
+            print_line(notation.lone_value(returned))
 
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)]

@@ -33,6 +33,7 @@ from postroom.limits import (
     QUEUE_ID_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
+    RESULT_SECONDS_MAX,
     VALUE_BYTES_MAX,
     WAIT_SECONDS_MAX,
 )
@@ -116,13 +117,13 @@ def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
 
 def value(given: Any, codec: Packing, of: bytes) -> bytes:
     """Return a value, checked and packed."""
-    packed = given if type(given) is bytes and not codec.packs else _packed(given, codec, of)
-    if len(packed) > VALUE_BYTES_MAX:
+    stored = given if type(given) is bytes and not codec.packs else packed(given, codec, of)
+    if len(stored) > VALUE_BYTES_MAX:
         raise ValueTooLarge(
-            f"the value of {shorten(of)} has {len(packed)} bytes, the limit is {VALUE_BYTES_MAX}; "
+            f"the value of {shorten(of)} has {len(stored)} bytes, the limit is {VALUE_BYTES_MAX}; "
             "nothing was changed: store it in parts under several keys"
         )
-    return packed
+    return stored
 
 
 def expected(given: Any, codec: Packing) -> tuple[bytes | None, int | None]:
@@ -133,15 +134,15 @@ def expected(given: Any, codec: Packing) -> tuple[bytes | None, int | None]:
     return codec.encode(given), given if is_integer else None
 
 
-def _packed(given: Any, codec: Packing, key: bytes) -> bytes:
+def packed(given: Any, codec: Packing, key: bytes) -> bytes:
     """Return what the codec makes of a value; refuse values that it could not unpack again."""
     try:
-        packed = codec.encode(given)
+        stored = codec.encode(given)
     except RecursionError as error:
         raise _too_deep(key) from error
     if is_nested(given, DEPTH_MAX):
         raise _too_deep(key)
-    return packed
+    return stored
 
 
 def _too_deep(key: bytes) -> ValueTooLarge:
@@ -153,14 +154,14 @@ def _too_deep(key: bytes) -> ValueTooLarge:
 
 def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> bytes:
     """Return the payload of a message, checked and packed."""
-    packed = given if type(given) is bytes and not codec.packs else _packed(given, codec, to)
-    size = len(packed) + headers_bytes
+    payload = given if type(given) is bytes and not codec.packs else packed(given, codec, to)
+    size = len(payload) + headers_bytes
     if size > MESSAGE_BYTES_MAX:
         raise ValueTooLarge(
             f"the message to {shorten(to)} has {size} bytes, the limit is "
             f"{MESSAGE_BYTES_MAX}; nothing was changed: put the payload under a key and send that"
         )
-    return packed
+    return payload
 
 
 def headers(given: Any, to: bytes) -> tuple[dict[str, Any] | None, int]:
@@ -463,6 +464,21 @@ def seconds(given: Any, name: str) -> float | None:
             "- datetime.datetime.now(datetime.UTC)"
         )
     return float(given)
+
+
+def kept_seconds(given: Any) -> float:
+    """Return for how many seconds results are kept, checked; ``None`` is 0.
+
+    Raises:
+        TypeError, ValueError, Invalid: it is no such length of time, or too long.
+    """
+    length = seconds(given, "keep_result") or 0.0
+    if length > RESULT_SECONDS_MAX:
+        raise Invalid(
+            f"keep_result={length:g} is more than {RESULT_SECONDS_MAX:g} seconds; nothing was "
+            "changed: let the task put what is kept for longer under a key"
+        )
+    return length
 
 
 def moment(given: Any, name: str) -> int:

@@ -52,12 +52,21 @@ async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
         CommitUnknown: it may have happened.
         Error: nothing was changed.
     """
-    request = alone(sender, anchor, write)
+    reply = await _sent(sender, alone(sender, anchor, write))
+    return reply.answers[0] if reply.answers else None
+
+
+async def commit_together(sender: Sender, writes: list[Any]) -> None:
+    """Commit a transaction of some writes, at least one; the errors are those of one write."""
+    await _sent(sender, alone(sender, writes[0].anchor(), *writes))
+
+
+async def _sent(sender: Sender, request: CommitTransaction[Any]) -> Committed:
     try:
         reply: Committed = await sender.send(request)
     except Unavailable as refusal:
         reply = await send_again(sender, request, refusal)
-    return reply.answers[0] if reply.answers else None
+    return reply
 
 
 async def commit_in_ranges(
@@ -81,10 +90,10 @@ async def commit_in_ranges(
     return sum(answers)
 
 
-def alone(sender: Sender, anchor: bytes, write: Any) -> CommitTransaction[Any]:
-    """Return the commit of a transaction of one write."""
+def alone(sender: Sender, anchor: bytes, *writes: Any) -> CommitTransaction[Any]:
+    """Return the commit of a transaction of these writes, and nothing else."""
     return CommitTransaction(
-        sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
+        sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [*writes]
     )
 
 

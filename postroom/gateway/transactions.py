@@ -135,7 +135,7 @@ class TransactionCall:
         self._open_calls = open_calls
         self.ends_at = 0.0
         self.is_late = False
-        self._handles: list[postroom.EnqueueHandle] = []
+        self._handles: list[aio.EnqueueHandle] = []
         self._named_attempts: list[bytes] = []
         self._committed = False
         self._told_bytes = 0

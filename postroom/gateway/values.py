@@ -17,7 +17,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 
 import postroom
-from postroom import errors
+from postroom import aio, errors
 from postroom.errors import Invalid
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway.callers import Unauthenticated
@@ -50,6 +50,7 @@ CODES: Final[dict[type[Exception], Any]] = {
     errors.WrongType: _Code.FAILED_PRECONDITION,
     errors.ConditionFailed: _Code.FAILED_PRECONDITION,
     errors.LeaseLost: _Code.FAILED_PRECONDITION,
+    errors.TaskFailed: _Code.FAILED_PRECONDITION,
     errors.VersionMismatch: _Code.FAILED_PRECONDITION,
     errors.StoreLocked: _Code.FAILED_PRECONDITION,
     errors.Invalid: _Code.INVALID_ARGUMENT,
@@ -238,7 +239,7 @@ def update(request: pb.DeferRequest) -> Any:
     raise Invalid("the update to defer is empty, or not known here; nothing was changed")
 
 
-def outcome(handle: postroom.EnqueueHandle) -> Any:
+def outcome(handle: aio.EnqueueHandle) -> Any:
     """Return the outcome of an enqueueing that was committed."""
     return _OUTCOMES[bool(handle.inserted), bool(handle.replaced)]
 

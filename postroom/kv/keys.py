@@ -36,6 +36,9 @@ Nothing else in the project composes engine keys.
                    03 range 08 queue 06 died seq            dead ones
                    03 range 08 queue 07 <group>             how many of a group are not done
                    03 range 08 queue 08 name                periodic schedule
+                   03 range 08 queue 09 until seq           a result that goes then: whose it is
+                   03 range 08 queue 0A <kind> id           result of a task
+                   03 range 08 queue 0B <group> seq         ... of a group: whose it is
                    03 range 09 01 <query>                   staging: last batch of a query
                    03 range 09 02 <query>                   what its publication takes, by attempt
                    03 range 09 03 job                       a try to write a batch
@@ -118,6 +121,11 @@ ARCHIVED: Final = b"\x05"
 DEAD: Final = b"\x06"
 GROUPS: Final = b"\x07"
 TICKS: Final = b"\x08"
+EXPIRING: Final = b"\x09"
+RESULTS: Final = b"\x0a"
+GROUP_RESULTS: Final = b"\x0b"
+QUEUE_END: Final = b"\xff"
+"""The byte behind all subspaces of a queue."""
 
 STAGING: Final = b"\x09"
 STAGED_QUERY: Final = b"\x01"

@@ -103,6 +103,8 @@ PURGED_DONE: Final[Change] = (("done", -1), ("purged", 1))
 PURGED_OTHER: Final[Change] = (("purged", 1),)
 TRIMMED: Final[Change] = (("archived", -1), ("purged", 1))
 UNCHANGED: Final[Change] = ()
+RESULT_KEPT: Final[Change] = (("results", 1),)
+RESULT_GONE: Final[Change] = (("results", -1),)
 
 _FROM: Final = (READY, SCHEDULED, LEASED, DEAD)
 

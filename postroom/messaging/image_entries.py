@@ -363,6 +363,9 @@ _SUBSPACES: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.DEAD: records.entries.decode,
     keys.GROUPS: msgspec.msgpack.Decoder(Outstanding).decode,
     keys.TICKS: msgspec.msgpack.Decoder(PeriodicSchedule).decode,
+    keys.EXPIRING: records.result_names.decode,
+    keys.RESULTS: records.results.decode,
+    keys.GROUP_RESULTS: records.result_names.decode,
 }
 _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.STAGED_QUERY: staging.queries.decode,

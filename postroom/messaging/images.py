@@ -220,6 +220,8 @@ class Counting:
         for state, subspace in subspaces:
             found = self._of_range[prefix + subspace]
             self._same(f"{state} messages of queue {number}", getattr(counted, state), found)
+        kept = self._of_range[prefix + keys.RESULTS]
+        self._same(f"results of queue {number}", counted.results, kept)
         if not counted.conserved():
             self._note(f"messages of queue {number} are lost or made up: {counted}")
 

@@ -100,7 +100,7 @@ class Messaging:
         self._halves = MessagingHalves(range_id, replica.bounds, self.outboxes, self.inboxes)
         self._registry.divisible.append(self._halves)
         self._register(environment, check_age, replica.bounds, replica.intents)
-        self.rider, self.hear = self.queues, environment.answer_credit
+        self.rider, self.hear = self.queues, environment.answer_woken
         replica.join(self, self)
         if not is_general_only:
             replica.usual_way = UsualEvaluator(

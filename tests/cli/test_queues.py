@@ -23,7 +23,7 @@ from tests.cli.commands import failed_with
 
 COMMANDS = {
     "list", "create", "update", "pause", "resume", "drop", "show", "tail", "enqueue", "cancel",
-    "replay", "reschedule", "schedule", "schedules", "unschedule",
+    "replay", "reschedule", "result", "schedule", "schedules", "unschedule",
 }  # fmt: skip
 
 
@@ -202,6 +202,30 @@ def test_a_message_is_rescheduled_by_its_id(shell: Shell) -> None:
     missing = shell("reschedule", "emails", "b")
     assert missing.exit_code == 1
     assert "0 rescheduled; 1 held, done, or not there" in missing.stderr
+
+
+def test_a_result_is_printed_and_a_failure_with_its_traceback(shell: Shell) -> None:
+    with postroom.open(shell.path) as db:
+        worker = postroom.Worker(db)
+
+        @worker.task("emails", keep_result=60)
+        def task(message: postroom.QueueMessage, tx: postroom.Transaction) -> bytes:
+            if message.payload == b"bad":
+                raise postroom.Discard("no \x1b[31maddress")
+            return message.payload.upper()
+
+        with db.begin() as tx:
+            for name in ("good", "bad"):
+                task.enqueue(tx, name.encode(), id=name)
+        worker.run_until_idle()
+    assert shell.lines("result", "emails", "good", "--wait", "1") == ["GOOD"]
+    assert shell.records("result", "emails", "good") == [{"id": "good", "result": "GOOD"}]
+    failed = shell("result", "emails", "bad")
+    assert failed.exit_code == 1
+    assert "in task" in failed.stderr
+    assert "\x1b" not in failed.stderr
+    shell.lines("enqueue", "emails", "later", "--id", "later")
+    assert shell("result", "emails", "later", "--wait", "0.01").exit_code == 1
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "no terminal"])

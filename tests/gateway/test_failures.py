@@ -42,6 +42,7 @@ def _made(kind: type[Exception]) -> Exception:
         (errors.WrongType, Code.FAILED_PRECONDITION, False, True),
         (errors.ConditionFailed, Code.FAILED_PRECONDITION, False, True),
         (errors.LeaseLost, Code.FAILED_PRECONDITION, False, True),
+        (errors.TaskFailed, Code.FAILED_PRECONDITION, False, False),
         (errors.StoreLocked, Code.FAILED_PRECONDITION, False, True),
         (errors.VersionMismatch, Code.FAILED_PRECONDITION, False, True),
         (errors.Overflow, Code.OUT_OF_RANGE, False, True),

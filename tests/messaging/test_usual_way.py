@@ -25,6 +25,7 @@ from postroom.messaging.queues.requests import (
     Attempt,
     ClaimSelection,
     EnqueueInQueue,
+    KeepResult,
 )
 from postroom.messaging.requests import (
     DeliverDue,
@@ -223,6 +224,7 @@ commits = st.tuples(
 unusual_steps = st.sampled_from((
     "again", "watch", "lock", "unlock", "time", "upkeep", "lead", "spans", "cancelled", "peek",
     "later message", "later update", "old", "late", "no integer", "packed", "twice", "made up",
+    "result",
 )).map(lambda name: (name,))  # fmt: skip
 reaps = st.tuples(st.just("reap"), st.sampled_from(INBOXES), st.integers(1, 3), st.booleans())
 
@@ -314,6 +316,7 @@ def _do_unusual(both: Both, name: str) -> None:
         ),
         "late": lambda: _send_beside_a_late_one(both),
         "twice": lambda: _acknowledge_twice(both),
+        "result": lambda: _acknowledge_with_a_result(both),
         "made up": lambda: _make_up_an_id_that_is_there(both),
         "old": lambda: both.commit(Put(b"a", b"old"), began=both.now() - from_seconds(70)),
     }
@@ -342,6 +345,19 @@ def _acknowledge_twice(both: Both) -> None:
         for _ in range(2):
             both.commit(Acknowledge("q", attempts[:part]))
         both.turns()
+
+
+def _acknowledge_with_a_result(both: Both) -> None:
+    """Keep a result with an acknowledgement, and without one."""
+    id_ = b"result %d" % both.numbers
+    both.commit(EnqueueInQueue("q", id_, "result", id_, b"x"))
+    asked = both.submit(both.claims.request("q", 1, True, 1, ClaimSelection(kinds=("result",))))
+    both.turns()
+    for each in asked.answers[0][0].messages if asked.answers else []:
+        attempt = Attempt(each.key, each.kind, each.id, each.epoch)
+        both.commit(KeepResult("q", attempt, 1.0, b"first"))
+        both.commit(KeepResult("q", attempt, 2.0, b"1"), Acknowledge("q", [attempt]))
+    both.turns()
 
 
 def _make_up_an_id_that_is_there(both: Both) -> None:

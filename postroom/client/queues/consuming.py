@@ -44,7 +44,7 @@ from typing import Final, TypeAlias
 from postroom.client import arguments
 from postroom.client.bridge import wake_up_for
 from postroom.client.codec import Packing
-from postroom.client.commits import alone, commit_one
+from postroom.client.commits import alone, commit_one, commit_together
 from postroom.client.pages import Stream
 from postroom.client.queues.claims import claim, over
 from postroom.client.queues.messages import AnyMessage, QueueMessage, SettlingCalls
@@ -55,6 +55,7 @@ from postroom.log_once import LogOnce
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     ClaimSelection,
+    KeepResult,
     RejectMessages,
 )
 
@@ -315,16 +316,28 @@ class Consumer:
         await self._reject(self._returned())
 
     async def reject(
-        self, message: QueueMessage, delay: float | None, reason: str, *, dead: bool
+        self,
+        message: QueueMessage,
+        delay: float | None,
+        reason: str,
+        *,
+        dead: bool,
+        with_result: KeepResult | None = None,
     ) -> None:
         """Reject a message that was handed out. For layers on top, such as workers.
+
+        Args:
+            message: the message.
+            delay, reason, dead: as for :meth:`.Queue.reject`.
+            with_result: the request to keep its failure; ``None``: it is not kept.
 
         Raises:
             LeaseLost: its attempt has passed. Nothing was changed.
         """
         try:
             request = RejectMessages(self._queue, [message.attempt()], delay, dead, reason)
-            await commit_one(self._sender, request.anchor(), request)
+            writes = [request] if with_result is None else [with_result, request]
+            await commit_together(self._sender, writes)
         finally:
             message.settled()
 

@@ -7,12 +7,11 @@ any more, and raises ``LeaseLost``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from postroom.client.codec import Packing
-from postroom.client.functions import Plain
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
 from postroom.limits import RECEIPT_BYTES_MAX
@@ -394,59 +393,6 @@ class QueueMessage(AnyMessage):
         super().leased_for(until, held_until)
         if self._holder is not None:
             self._holder.extended(self)
-
-
-class EnqueueHandle(Plain, msgspec.Struct, eq=False, gc=False):
-    """The result of ``tx.enqueue``: the id, and after the commit the outcome.
-
-    Attributes:
-        queue: the name of the queue.
-        id: the id, given or made up.
-        kind: the kind of the message.
-        plain_call: the text of the error if it is awaited.
-    """
-
-    queue: str
-    id: str | bytes
-    kind: str
-    _outcome: str | None = None
-
-    plain_call: ClassVar[str] = (
-        "tx.enqueue(...) and task.enqueue(tx, ...) are plain calls, also with asyncio: they only "
-        "gather what the commit sends; leave out the 'await'"
-    )
-
-    @property
-    def inserted(self) -> bool | None:
-        """Return whether a new message was inserted; false: this kind and id existed already.
-
-        ``None``: the transaction has not committed.
-        """
-        return None if self._outcome is None else self._outcome == "inserted"
-
-    @property
-    def replaced(self) -> bool | None:
-        """Return whether it replaced a message that was not fired yet.
-
-        ``None``: the transaction has not committed.
-        """
-        return None if self._outcome is None else self._outcome == "replaced"
-
-    def committed(self, answer: str | None) -> None:
-        """Note the store's answer: ``None``: inserted; else ``ignored`` or ``replaced``.
-
-        For layers on top.
-
-        Args:
-            answer: the answer.
-        """
-        self._outcome = answer or "inserted"
-
-    def __repr__(self) -> str:
-        return (
-            f"EnqueueHandle(queue={self.queue!r}, id={self.id!r}, kind={self.kind!r}, "
-            f"inserted={self.inserted})"
-        )
 
 
 class QueueInfo(NamedTuple):

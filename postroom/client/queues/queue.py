@@ -28,16 +28,20 @@ from postroom.client.queues.messages import (
     schedule_of,
     stored_of_receipt,
 )
+from postroom.client.queues.results import TaskResult, result_in_group, result_of
 from postroom.client.sender import Sender
 from postroom.kv.clock import Timestamp
 from postroom.limits import LEASE_SECONDS_MAX
 from postroom.messaging.queues.queries import (
+    ListGroupResults,
     ListQueueMessages,
     QueuePage,
     QueueStats,
     ReadQueueMessage,
     ReadQueueStats,
+    ReadResult,
     ReadSchedules,
+    ResultPage,
 )
 from postroom.messaging.queues.requests import (
     Acknowledge,
@@ -382,6 +386,51 @@ class Queue:
         request = ReadQueueMessage(self.name, arguments.message_id(id), of_kind)
         found: list[StoredQueueMessage] = await self._sender.send(request)
         return self._message(found[0]) if found else None
+
+    async def result(
+        self,
+        id: Id,  # noqa: A002
+        *,
+        kind: str = "",
+        wait: float | None = None,
+    ) -> Any:
+        """Return what the task of a message has returned; its worker keeps results.
+
+        Args:
+            id: text or bytes.
+            kind: the kind of the message.
+            wait: seconds to wait until the message is over; ``None``: not at all.
+
+        Raises:
+            TaskFailed: the message is dead, or was cancelled.
+            TimeoutError: it is not over yet.
+            Invalid: there is no such message or queue, or no result is kept.
+        """
+        patience, of_kind = arguments.wait(wait), arguments.kind(kind)
+        id_ = arguments.message_id(id)
+        request = ReadResult(self.name, id_, of_kind, wait=patience > 0)
+        return await result_of(self._sender, self._codec, request, patience)
+
+    async def results(self, group: str) -> AsyncGenerator[TaskResult, None]:
+        """Return what the tasks of a group have returned, in the order of its messages.
+
+        Failures and results that are gone are left out. In the task that ``when_done`` has begun
+        all are there: give that task the name of the group.
+
+        Args:
+            group: the group of the messages.
+
+        Raises:
+            Invalid: there is no such queue.
+        """
+        request = ListGroupResults(self.name, arguments.group(group))
+        while True:
+            page: ResultPage = await self._sender.send(request)
+            for each in page.results:
+                yield result_in_group(each, self._codec)
+            if not page.next:
+                return
+            request = msgspec.structs.replace(request, after=page.next)
 
     async def messages(
         self, state: State | None = None, limit: int = 100, *, at: int | None = None

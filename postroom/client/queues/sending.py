@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,7 +21,8 @@ from postroom.client.buffer import NO_LIST, Buffer
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.queues.claims import claim_all, definition
-from postroom.client.queues.messages import AnyMessage, EnqueueHandle, QueueMessage, shown_id
+from postroom.client.queues.handles import EnqueueHandle
+from postroom.client.queues.messages import AnyMessage, QueueMessage, shown_id
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
 from postroom.messaging.queues.requests import (
@@ -30,6 +31,7 @@ from postroom.messaging.queues.requests import (
     CancelMessages,
     ClaimQueue,
     EnqueueInQueue,
+    KeepResult,
     RejectMessages,
     Reschedule,
     WhenDone,
@@ -94,7 +96,8 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     def enqueue(self, *what: Any) -> EnqueueHandle:
         """Gather a message; the arguments have the order of those of :class:`Enqueue`."""
         request = self._request(*what)
-        handle = EnqueueHandle(request.queue, shown_id(request.id), request.kind)
+        id_ = shown_id(request.id)
+        handle = EnqueueHandle(request.queue, id_, request.kind, self._sender, self._codec)
         self._handles[len(self._requests)] = handle
         self._requests.append(request)
         return handle
@@ -135,6 +138,12 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         )  # fmt: skip
 
     # --- settling
+
+    def keep_result(self, message: AnyMessage, seconds: float, value: bytes | None) -> None:
+        """Gather what the attempt at a message has returned; it is to be acknowledged next."""
+        self._lifetime.check_open()
+        self._buffer.grow(len(message.key) + len(value or b""))
+        self._requests.append(KeepResult(message.queue, message.attempt(), seconds, value))
 
     def settle(
         self,
@@ -290,10 +299,17 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             message.settled()
 
 
-class QueueSends:
+HandleT = TypeVar("HandleT")
+
+
+class QueueSends(Generic[HandleT]):
     """The calls of a transaction about queues that only gather; both forms share them."""
 
     __slots__ = ()
+
+    def own_handle(self, handle: EnqueueHandle) -> HandleT:
+        """Return a handle in the form of the transaction, for layers on top."""
+        raise NotImplementedError
 
     @property
     def queues(self) -> Sends:
@@ -324,7 +340,7 @@ class QueueSends:
         deliver_at: arguments.Due | None = None,
         group: str | None = None,
         headers: Mapping[str, Any] | None = None,
-    ) -> EnqueueHandle:
+    ) -> HandleT:
         """Put a message into a queue when, and only if, the transaction commits.
 
         A plain call, also with asyncio: it is not awaited.
@@ -350,9 +366,9 @@ class QueueSends:
             ValueTooLarge, TransactionTooLarge, TransactionClosed: see ``enqueue_message``. If there
                 is no such queue, the commit raises ``Invalid``.
         """
-        return self.queues.enqueue(
+        return self.own_handle(self.queues.enqueue(
             queue, payload, id, kind, key, priority, deliver_at, group, headers
-        )
+        ))  # fmt: skip
 
     def when_done(self, queue: str, group: str, enqueue: Enqueue | Mapping[str, Any]) -> None:
         """Enqueue another message, once, when all messages of ``group`` are done.
@@ -459,10 +475,14 @@ class QueueSends:
         self.queues.settle(queue, ids, kind, CancelMessages)
 
 
-class QueueWrites(QueueSends):
+class QueueWrites(QueueSends[EnqueueHandle]):
     """The calls of a transaction about queues, in the asyncio form."""
 
     __slots__ = ()
+
+    def own_handle(self, handle: EnqueueHandle) -> EnqueueHandle:
+        """Return the handle, for layers on top."""
+        return handle
 
     @property
     def is_idle(self) -> bool:

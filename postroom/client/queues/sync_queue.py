@@ -5,9 +5,19 @@ See :mod:`.queue` and :mod:`.sending`.
 
 from __future__ import annotations
 
-from postroom.client.blocking import SyncForm, blocking, closable_own, iterating_own, owning
+from typing import ClassVar
+
+from postroom.client.blocking import (
+    SyncForm,
+    blocking,
+    closable_own,
+    iterating,
+    iterating_own,
+    owning,
+)
+from postroom.client.functions import Plain
+from postroom.client.queues import handles, sending
 from postroom.client.queues import queue as asynchronous
-from postroom.client.queues import sending
 from postroom.client.queues.messages import AnyMessage
 from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
 from postroom.client.sender import BlockingSender
@@ -149,6 +159,8 @@ class Queue(SyncForm[asynchronous.Queue]):
     # --- looking
 
     get = owning(asynchronous.Queue.get, _own_message)
+    result = blocking(asynchronous.Queue.result)
+    results = iterating(asynchronous.Queue.results)
     messages = owning(asynchronous.Queue.messages, own_messages)
     dead_letters = owning(asynchronous.Queue.dead_letters, own_messages)
     archive = iterating_own(asynchronous.Queue.archive, QueueMessage)
@@ -162,7 +174,50 @@ class Queue(SyncForm[asynchronous.Queue]):
     unschedule = blocking(asynchronous.Queue.unschedule)
 
 
-class QueueWrites(sending.QueueSends):
+class EnqueueHandle(Plain, SyncForm[handles.EnqueueHandle]):
+    """The result of ``tx.enqueue``: the id, after the commit the outcome, and then the result."""
+
+    __slots__ = ()
+    plain_call: ClassVar[str] = handles.PLAIN_CALL
+
+    @property
+    def queue(self) -> str:
+        """Return the name of the queue."""
+        return self._core.queue
+
+    @property
+    def id(self) -> str | bytes:
+        """Return the id, given or made up."""
+        return self._core.id
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the message."""
+        return self._core.kind
+
+    @property
+    def inserted(self) -> bool | None:
+        """Return whether a new message was inserted; false: this kind and id existed already.
+
+        ``None``: the transaction has not committed.
+        """
+        return self._core.inserted
+
+    @property
+    def replaced(self) -> bool | None:
+        """Return whether it replaced a message that was not fired yet.
+
+        ``None``: the transaction has not committed.
+        """
+        return self._core.replaced
+
+    result = blocking(handles.EnqueueHandle.result)
+
+    def __repr__(self) -> str:
+        return repr(self._core)
+
+
+class QueueWrites(sending.QueueSends[EnqueueHandle]):
     """The queue calls of a transaction.
 
     Attributes:
@@ -172,6 +227,10 @@ class QueueWrites(sending.QueueSends):
     __slots__ = ()
     _blocking: BlockingSender
     _core: sending.QueueWrites
+
+    def own_handle(self, handle: handles.EnqueueHandle) -> EnqueueHandle:
+        """Return a handle in the synchronous form, for layers on top."""
+        return EnqueueHandle(self._blocking, handle)
 
     @property
     def queues(self) -> sending.Sends:

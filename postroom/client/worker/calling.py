@@ -171,7 +171,7 @@ class FunctionCaller:
         self,
         callee: Callee,
         message: QueueMessage,
-        finish: Callable[[QueueSends], None],
+        finish: Callable[[QueueSends[Any], Any], None],
         running: Running,
     ) -> None:
         """Call the function of a task with a message of a queue, and commit.
@@ -179,7 +179,7 @@ class FunctionCaller:
         Args:
             callee: the function.
             message: its first argument.
-            finish: what the worker adds to the transaction.
+            finish: adds to the transaction what the worker does, given what was returned.
             running: the call.
 
         Raises:
@@ -195,7 +195,7 @@ class FunctionCaller:
         self,
         callee: Callee,
         message: QueueMessage,
-        finish: Callable[[QueueSends], None],
+        finish: Callable[[QueueSends[Any], Any], None],
         running: Running,
     ) -> None:
         given, database = self.message(callee, message), self._db_of_threads
@@ -204,8 +204,7 @@ class FunctionCaller:
             async def try_on_loop(tx: Transaction) -> None:
                 running.begins(tx)
                 given.given_to_task(tx.id)
-                await self._call_on_loop(callee, given, tx, running)
-                finish(tx)
+                finish(tx, await self._call_on_loop(callee, given, tx, running))
 
             await self.db.repeat(try_on_loop)
             return
@@ -214,9 +213,9 @@ class FunctionCaller:
             running.begins(tx)
             given.given_to_task(tx.id)
             running.calling()
-            _called(callee.function, given, tx)
+            returned = _called(callee.function, given, tx)
             running.returned()
-            finish(tx)
+            finish(tx, returned)
 
         try:
             await self._in_thread(running, database.run, one_try)
@@ -264,34 +263,35 @@ class FunctionCaller:
 
     async def _call_on_loop(
         self, callee: Callee, given: Any, tx: Transaction, running: Running
-    ) -> None:
+    ) -> Any:
         running.calling()
         if callee.is_asynchronous:
             running.is_in_function = True
             try:
-                await self._awaited(callee.function, given, tx, running)
+                returned = await self._awaited(callee.function, given, tx, running)
             finally:
                 running.is_in_function = False
         else:
             sender = LoopSender(self.db.sender, asyncio.get_running_loop())
             of_thread = blocking.Transaction(sender, tx)
-            await self._in_thread(running, _called, callee.function, given, of_thread)
+            returned = await self._in_thread(running, _called, callee.function, given, of_thread)
         running.returned()
+        return returned
 
-    async def _awaited(self, function: Function, given: Any, tx: Any, running: Running) -> None:
+    async def _awaited(self, function: Function, given: Any, tx: Any, running: Running) -> Any:
         try:
             result = function(given, tx)
             if type(result) is CoroutineType:  # the usual case
                 result = await result
                 if type(result) in AT_REST:
-                    return
+                    return result
             elif not is_pending(result):
                 at_rest(result, function, callables=True)
                 raise _OtherForm(
                     f"{name_of(function)} returns a coroutine in some calls and none in others: "
                     "make it a coroutine function"
                 )
-            await completed(result, function, callables=True)
+            return await completed(result, function, callables=True)
         except asyncio.CancelledError as error:
             if self._is_stopped(running):
                 raise
@@ -304,11 +304,11 @@ class FunctionCaller:
                 raise
             raise _as_failure(error) from error
 
-    async def _in_thread(self, running: Running, function: Callable[..., Any], *given: Any) -> None:
+    async def _in_thread(self, running: Running, function: Callable[..., Any], *given: Any) -> Any:
         future = self._threads.submit(function, *given)
         running.in_thread(future)
         try:
-            await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError as error:
             is_lost = running.lose_thread(self._threads)
             if self._is_stopped(running) or running.given_up is None:
@@ -327,7 +327,7 @@ class FunctionCaller:
         return running.is_stopped or (owner is not None and owner.cancelling() > 0)
 
 
-def _called(function: Callable[..., Any], *given: Any) -> None:
+def _called(function: Callable[..., Any], *given: Any) -> Any:
     try:
         result = function(*given)
         if is_pending(result):
@@ -337,7 +337,7 @@ def _called(function: Callable[..., Any], *given: Any) -> None:
                 f"{name_of(function)} returns a coroutine in some calls and none in others: make "
                 "it a coroutine function"
             )
-        at_rest(result, function, callables=True)
+        return at_rest(result, function, callables=True)
     except (StopIteration, concurrent.futures.CancelledError) as error:
         raise _as_failure(error) from error
     except Exception:

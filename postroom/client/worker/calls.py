@@ -166,7 +166,7 @@ class Running:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._tx: QueueSends | None = None
+        self._tx: QueueSends[Any] | None = None
         self._since: float | None = None
         self._commits = False
         self._thread: Future[Any] | None = None
@@ -181,7 +181,7 @@ class Running:
 
     # --- calls from the thread of the function
 
-    def begins(self, tx: QueueSends) -> None:
+    def begins(self, tx: QueueSends[Any]) -> None:
         """Note a new transaction of the call; its user cannot end it.
 
         Raises:

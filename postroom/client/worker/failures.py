@@ -63,6 +63,10 @@ class Discard(Exception):
         self.reason = reason
 
 
+class ResultRefused(Discard):
+    """The end of an attempt whose result cannot be kept; its message becomes a dead letter."""
+
+
 class Outcome(NamedTuple):
     """The outcome of a failed attempt, for its message.
 
@@ -134,6 +138,7 @@ class Options(NamedTuple):
         timeout: seconds that the function may run; ``None``: any number.
         on_failure: told of each attempt that has failed.
         on_dead: told of each message that has died of it.
+        keep_result: seconds for which a result is kept; 0: none is.
     """
 
     concurrency: int
@@ -141,6 +146,7 @@ class Options(NamedTuple):
     timeout: float | None = TIMEOUT_SECONDS
     on_failure: Hook | None = None
     on_dead: Hook | None = None
+    keep_result: float = 0.0
 
     def checked(self) -> Options:
         """Return these options, checked.
@@ -152,7 +158,8 @@ class Options(NamedTuple):
         if self.max_attempts is not None:
             arguments.count(self.max_attempts, "max_attempts")
         check_hooks(on_failure=self.on_failure, on_dead=self.on_dead)
-        return self._replace(timeout=arguments.timeout(self.timeout))
+        keep_result = arguments.kept_seconds(self.keep_result)
+        return self._replace(timeout=arguments.timeout(self.timeout), keep_result=keep_result)
 
 
 def check_hooks(**hooks: Hook | None) -> None:
@@ -341,7 +348,7 @@ class Failures:
 
 def _log_with_traceback(task: str, line: str, error: BaseException) -> None:
     """Log an error. Its text may be anything: characters that a log cannot show are escaped."""
-    told_of = (type(error), error, _from_the_function_on(error.__traceback__))
+    told_of = (type(error), error, user_calls(error))
     lines = "".join(traceback.format_exception(*told_of)).splitlines()
     if all(each.isprintable() for each in lines):
         log.warning("%s: %s", task, line, exc_info=told_of)
@@ -350,12 +357,12 @@ def _log_with_traceback(task: str, line: str, error: BaseException) -> None:
         log.warning("%s: %s\n%s", task, line, escaped)
 
 
-def _from_the_function_on(calls: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the calls that lead to the user's function.
+def user_calls(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error without the calls that lead to the user's function.
 
     If no call in it is the user's, return all of it.
     """
-    at = calls
+    at = calls = error.__traceback__
     while at is not None:
         if at.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _CALLERS:
             return at

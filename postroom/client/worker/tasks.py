@@ -27,16 +27,26 @@ from contextlib import suppress
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
-from postroom.client.queues.messages import EnqueueHandle, QueueMessage
+from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
-from postroom.client.queues.sending import Enqueue, QueueSends
+from postroom.client.queues.results import failure_of, packed_result
+from postroom.client.queues.sending import Enqueue, HandleT, QueueSends
 from postroom.client.sender import Sender
 from postroom.client.worker.calling import Callee, Workplace
 from postroom.client.worker.calls import Calls, Running
-from postroom.client.worker.failures import Failure, Failures, Options, outcome_of
+from postroom.client.worker.failures import (
+    Failure,
+    Failures,
+    Options,
+    ResultRefused,
+    outcome_of,
+    text_of,
+    told,
+    user_calls,
+)
 from postroom.errors import Error, LeaseLost
 from postroom.log_once import shown
-from postroom.messaging.queues.requests import QueueSettings
+from postroom.messaging.queues.requests import KeepResult, QueueSettings
 from postroom.messaging.undelivered import reviving_queue_message
 
 LOOKS_PER_LEASE: Final = 4
@@ -132,7 +142,7 @@ class Task(Generic[P, R]):
         """Call the function, here and now."""
         return self.function(*args, **kwargs)
 
-    def enqueue(self, tx: QueueSends, payload: Any, **options: Any) -> EnqueueHandle:
+    def enqueue(self, tx: QueueSends[HandleT], payload: Any, **options: Any) -> HandleT:
         """Have a worker call the function, once ``tx`` has committed.
 
         Args:
@@ -287,12 +297,29 @@ class TaskLoop:
             self._keeper.ends(message)
 
     async def _call(self, message: QueueMessage, running: Running) -> None:
-        def finish(tx: QueueSends) -> None:
+        keep_seconds = self.task.options.keep_result
+
+        def finish(tx: QueueSends[Any], returned: Any) -> None:
             if not tx.queues.settles(message):
+                if keep_seconds:
+                    value = self._packed(returned, message)
+                    tx.queues.keep_result(message, keep_seconds, value)
                 tx.acknowledge(self.task.queue, message)
 
         await self._caller.call(self._callee, message, finish, running)
         message.settled()
+
+    @staticmethod
+    def _packed(returned: Any, message: QueueMessage) -> bytes | None:
+        """Return what the function has returned, packed.
+
+        Raises:
+            ResultRefused: it cannot be packed, or is too large. Another attempt is useless.
+        """
+        try:
+            return packed_result(returned, message.codec)
+        except Exception as error:
+            raise ResultRefused(told(error)) from None
 
     async def _abandon(self, message: QueueMessage, running: Running) -> None:
         """Store a failure, since the function goes on although it was cancelled."""
@@ -314,7 +341,10 @@ class TaskLoop:
             settings = await self._settings()
             most = settings.max_attempts
             dies = dead or (most is not None and message.epoch + 1 >= most)
-            await self._consumer.reject(message, outcome.delay, outcome.reason, dead=dead)
+            await self._consumer.reject(
+                message, outcome.delay, outcome.reason, dead=dead,
+                with_result=self._kept_failure(message, error) if dies else None,
+            )  # fmt: skip
         except LeaseLost as lost:
             self._supervisor.say(f"{self.task.queue} lost", "%s: %s", self.task.queue, str(lost))
             return
@@ -331,6 +361,15 @@ class TaskLoop:
         elif dies:
             revive = f"to revive it: {reviving_queue_message(self.task.queue, message.id)}"
         await self._failures.tell(Failure(message, name, message.epoch + 1, error, revive))
+
+    def _kept_failure(self, message: QueueMessage, error: Exception) -> KeepResult | None:
+        """Return the request to keep the failure of which a message dies, or `None`."""
+        seconds = self.task.options.keep_result
+        if not seconds:
+            return None
+        calls = None if isinstance(error, ResultRefused) else user_calls(error)
+        failure = failure_of(error, text_of(error), calls)
+        return KeepResult(self.task.queue, message.attempt(), seconds, failure=failure)
 
     async def _settings(self) -> QueueSettings:
         now = self._db.sender.monotonic()

@@ -137,6 +137,7 @@ class WorkerTasks(Generic[DatabaseT]):
         concurrency: int = CONCURRENCY_DEFAULT,
         max_attempts: int | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
+        keep_result: Any = 0,
         on_failure: Hook | None = None,
         on_dead: Hook | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
@@ -160,6 +161,10 @@ class WorkerTasks(Generic[DatabaseT]):
             timeout: seconds that a call may take; one that takes longer has failed. ``None``: any
                 number. A coroutine is cancelled. A thread cannot be stopped: it goes on, its calls
                 of ``tx`` have no effect any more, and another thread takes its place.
+            keep_result: seconds, or a ``timedelta``, for which the store keeps what a call returns,
+                64 KiB at most, and the exception of which a message dies: for ``handle.result()``
+                and ``q.result(id)``. 0: it is not kept. A result that cannot be packed, or is too
+                large, makes the message a dead letter.
             on_failure: called with message, exception and number of the attempt when an attempt has
                 failed. It may be a coroutine function, and cannot change the outcome.
             on_dead: called in the same way when the message has died of it.
@@ -174,7 +179,9 @@ class WorkerTasks(Generic[DatabaseT]):
             ValueError: the worker has a task for this queue and kind already.
         """
         name, of_kind = arguments.queue_name(queue), arguments.kind(kind)
-        options = Options(concurrency, max_attempts, timeout, on_failure, on_dead).checked()
+        options = Options(
+            concurrency, max_attempts, timeout, on_failure, on_dead, keep_result
+        ).checked()
         if (name, of_kind) in self._tasks:
             raise ValueError(f"this worker has a task for queue {name!r}, kind {of_kind!r} already")
 

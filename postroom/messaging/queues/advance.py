@@ -8,6 +8,7 @@
     scheduled messages that are due ──────────────▶ ready
     ticks of periodic schedules ──────────────────▶ enqueued
     done messages that were kept long enough ─────▶ purged
+    results that were kept long enough ───────────▶ purged
     dropped queues ───────────────────────────────▶ emptied, a step at a time
     waiting claims ◀──────────────────────────────── ready
 
@@ -48,7 +49,7 @@ from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import periodic, records
+from postroom.messaging.queues import periodic, records, results
 from postroom.messaging.queues.enqueueing import Enqueueing, remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
@@ -103,6 +104,8 @@ class Advance:
             more |= periodic.tick(self._ctx, manager, self._queues.enqueue_once)
         if manager.purge_at and manager.purge_at <= self._ctx.timestamp:
             more |= self._purge(messages_max)
+        if manager.results_until and manager.results_until <= self._ctx.timestamp:
+            more |= results.purge(self._ctx, manager, messages_max, self._bytes_max)
         return more
 
     # --- attempts that are over

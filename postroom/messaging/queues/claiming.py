@@ -22,10 +22,11 @@ from postroom.kv.clock import Timestamp
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.consumers import WaitingClaim
-from postroom.messaging.queues.leases import CreditWaits, Lease, attempt_of
+from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
+from postroom.messaging.queues.waits import CreditToken, TokenWaits
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.memory import Holders
@@ -60,7 +61,7 @@ class QueueEnvironment:
         rouse: a function that lets a store that rests begin to work.
         refusals: the errors of claims that are about to be answered, by the identity of their
             requests.
-        credit: the consumers that wait for credit.
+        waits: the requests that wait for credit, or for results.
         sleeps_until: until when the service sleeps, if it is not woken.
     """
 
@@ -80,7 +81,7 @@ class QueueEnvironment:
     forgets_strangers: bool
     rouse: Callable[[], None]
     refusals: dict[int, Exception] = field(default_factory=dict)
-    credit: CreditWaits = field(default_factory=CreditWaits)
+    waits: TokenWaits = field(default_factory=TokenWaits)
     sleeps_until: float = 0.0
     _seen: dict[bytes, None] = field(default_factory=dict)
 
@@ -98,11 +99,11 @@ class QueueEnvironment:
         """Answer a claim that waits."""
         self.wake_tokens([waiter])
 
-    def answer_credit(self, _: object) -> None:
-        """Answer the consumers that have credit again."""
-        freed = self.credit.take_freed()
-        if freed:
-            self.wake_tokens(freed)
+    def answer_woken(self, _: object = None) -> None:
+        """Answer the requests whose tokens were woken."""
+        woken = self.waits.take_woken()
+        if woken:
+            self.wake_tokens(woken)
 
     def seen(self, client: bytes) -> None:
         """Note that a client is there."""
@@ -138,7 +139,7 @@ class Claiming:
         registry.sizes |= {
             "queue waits": lambda: sum(len(each.consumers) for each in self.by_name.values()),
             "queue claims": lambda: len(self._claiming),
-            "queue credit waits": lambda: len(self.environment.credit),
+            "queue token waits": lambda: len(self.environment.waits),
         }
 
     def clear(self) -> None:
@@ -146,7 +147,7 @@ class Claiming:
         self._claiming.clear()
         self._holding.clear()
         self.environment.refusals.clear()
-        self.environment.credit.clear()
+        self.environment.waits.clear()
 
     # --- under a new lease
 
@@ -212,8 +213,8 @@ class Claiming:
         """
         over = [index for index, each in enumerate(in_hand) if not self._is_held(manager, each)]
         if not over and request.wait:
-            raise MustWait(self.environment.credit.add(request))
-        self.environment.credit.remove(request)
+            raise MustWait(self.environment.waits.add(request, CreditToken(request.consumer)))
+        self.environment.waits.remove(request)
         return Claimed([], over)
 
     def _is_held(self, manager: Manager, attempt: Attempt) -> bool:
@@ -243,10 +244,10 @@ class Claiming:
 
     def given_up(self, request: object) -> None:
         """Forget a claim for whose answer nobody waits any more, and give back what it got."""
+        self.environment.waits.remove(request)
         if type(request) is not ClaimQueue:
             return
         self.environment.refusals.pop(id(request), None)
-        self.environment.credit.remove(request)
         manager = self.by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
         if manager is None or waiter is None:
@@ -299,8 +300,8 @@ class Claiming:
         for client in manager.leases.clients():
             self._holds_nothing(manager, client)
         for consumer in manager.leases.consumers:
-            self.environment.credit.freed(consumer)
-        self.environment.answer_credit(None)
+            self.environment.waits.wake(CreditToken(consumer))
+        self.environment.answer_woken()
 
     def _holds_nothing(self, manager: Manager, client: bytes) -> None:
         managers = self._holding.get(client, {})

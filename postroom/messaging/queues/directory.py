@@ -203,7 +203,7 @@ class Directory:
             name, purge_at = definition.name, 0
             if seen.done_at:
                 purge_at = seen.done_at + retention(definition.settings, self._host.kept)
-            if timestamp := times.earliest(seen.first_due, purge_at):
+            if timestamp := times.earliest(seen.first_due, purge_at, seen.results_until):
                 found.by_timestamp[name] = timestamp
             if moment := times.earliest(seen.first_moment, seen.next_tick):
                 found.by_wall[name] = moment
@@ -386,6 +386,7 @@ _AFTER: Final = {
     keys.DEAD: keys.TICKS,
     keys.GROUPS: keys.TICKS,
     keys.TICKS: keys.TICKS,
+    keys.EXPIRING: keys.QUEUE_END,
 }
 """The subspace to read next, by subspace."""
 
@@ -400,6 +401,7 @@ class Seen:
         first_moment: the same for a moment, by the wall clock; 0: there is none.
         done_at: the timestamp of the first list of done messages; 0: there is none.
         next_tick: its next tick, by the wall clock; 0: there is none.
+        results_until: the timestamp at which its first result goes; 0: there is none.
         has_leases: whether messages of it are leased.
     """
 
@@ -408,6 +410,7 @@ class Seen:
     first_moment: int = 0
     done_at: int = 0
     next_tick: int = 0
+    results_until: int = 0
     has_leases: bool = False
 
 
@@ -457,6 +460,8 @@ def _note(seen: Seen, subspace: bytes, rest: bytes, packed: bytes, wall: int) ->
         seen.has_leases = True
     elif subspace == keys.DONE:
         seen.done_at = int.from_bytes(rest[:8], "big")
+    elif subspace == keys.EXPIRING:
+        seen.results_until = int.from_bytes(rest[:8], "big")
     elif subspace == keys.TICKS:
         try:
             tick = periodic.next_of(packed, wall)

@@ -7,7 +7,7 @@ the rest by its stored timestamps, but no longer than it was given for.
 A consumer has *credit* for more messages while it holds less than it may. It knows of the messages
 that it settles itself. A message can also be settled by its id, in another transaction or by an
 operator. Only the leaseholder sees that. Therefore a consumer without credit asks it:
-:class:`ClaimQueue` with ``in_hand`` is answered once one of these attempts is over. Consumers that
+:class:`.ClaimQueue` with ``in_hand`` is answered once one of these attempts is over. Consumers that
 wait make a commit no slower: the table of leases looks its consumer up.
 """
 
@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -27,64 +27,10 @@ from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import HeldMessage
 from postroom.messaging.queues.records import AttemptName, Entry, Holding, Locator, QueueLayout
-from postroom.messaging.queues.requests import ClaimQueue, StoredQueueMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
+from postroom.messaging.queues.waits import CreditToken, TokenWaits
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.ranges.waiting import Deadlines
-
-
-class CreditToken(NamedTuple):
-    """The token for which a consumer without credit waits.
-
-    Attributes:
-        consumer: its id.
-    """
-
-    consumer: bytes
-
-
-class CreditWaits:
-    """The requests that wait for credit. Its length is their number."""
-
-    def __init__(self) -> None:
-        self._requests: dict[int, ClaimQueue] = {}
-        self._consumers: Counter[bytes] = Counter()
-        self._freed: dict[CreditToken, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def add(self, request: ClaimQueue) -> CreditToken:
-        """Return the token that ``request`` waits for; it may wait for it already."""
-        if id(request) not in self._requests:
-            self._requests[id(request)] = request
-            self._consumers[request.consumer] += 1
-        return CreditToken(request.consumer)
-
-    def remove(self, request: ClaimQueue) -> None:
-        """Forget a request: it is answered, or nobody waits for its answer any more."""
-        if self._requests.pop(id(request), None) is None:
-            return
-        self._consumers[request.consumer] -= 1
-        if not self._consumers[request.consumer]:
-            del self._consumers[request.consumer]
-
-    def freed(self, consumer: bytes) -> None:
-        """Note that a consumer holds fewer messages; do nothing if it does not wait."""
-        if consumer in self._consumers:
-            self._freed[CreditToken(consumer)] = None
-
-    def take_freed(self) -> list[object]:
-        """Return the tokens of the consumers that hold fewer messages than before, each once."""
-        taken: list[object] = list(self._freed)
-        self._freed.clear()
-        return taken
-
-    def clear(self) -> None:
-        """Forget all requests, at the end of the lease."""
-        self._requests.clear()
-        self._consumers.clear()
-        self._freed.clear()
-
 
 AGAIN_SECONDS: Final = 1.0
 """The number of seconds after which an expired holding is reported again, if it is still held."""
@@ -158,15 +104,15 @@ class LeaseTable:
     leased message; everything else is counted by holdings.
 
     Args:
-        credit: the consumers that wait for credit; told which of them holds fewer messages.
+        waits: the consumers that wait for credit; those that hold fewer messages are woken.
         on_client: called with a client whose consumers hold messages for the first time, or none
             any more.
     """
 
     def __init__(
-        self, credit: CreditWaits, on_client: Callable[[bytes], None] = lambda _: None
+        self, waits: TokenWaits, on_client: Callable[[bytes], None] = lambda _: None
     ) -> None:
-        self._credit = credit
+        self._waits = waits
         self._on_client = on_client
         self._leases: dict[Locator, Lease] = {}
         self._deadlines: Deadlines[LeasedHolding] = Deadlines()
@@ -264,7 +210,8 @@ class LeaseTable:
         _subtract(self._held_by, consumer, number)
         client = consumer[:CLIENT_ID_BYTES]
         _subtract(self._clients, client, number)
-        self._credit.freed(consumer)
+        if len(self._waits):
+            self._waits.wake(CreditToken(consumer))
         if client not in self._clients:
             self._on_client(client)
         if holding.left:

@@ -42,7 +42,7 @@ from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.ready import Placed, ReadyCache
 from postroom.messaging.queues.records import (
     AttemptName,
-    Ended,
+    EndedFields,
     Entry,
     Locator,
     QueueLayout,
@@ -55,6 +55,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
 )
 from postroom.messaging.queues.timing import GroupBuckets, TokenBucket, Trouble
+from postroom.messaging.queues.waits import ResultToken
 from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.waiting import Deadlines
@@ -170,6 +171,8 @@ class Manager:
         next_tick: the next tick of a periodic schedule, by the wall clock; 0: there is none.
         purge_from: the key at which the lists of ended messages begin.
         purge_at: when the first of these lists may be deleted; 0: there is none.
+        results_from: the key at which the entries of kept results begin.
+        results_until: when the first of these results goes; 0: there is none.
         to_give_back: attempts to give back, each with the reason of its failure; ``None``: the
             attempt is not counted.
         speculation: what the proposal under evaluation has taken from this memory.
@@ -188,7 +191,7 @@ class Manager:
         self.range_id = range_id
         self.layout = QueueLayout(range_id, definition.number)
         self.counted = QueueCounts()
-        self.leases = LeaseTable(host.credit, lambda client: host.holds(self, client))
+        self.leases = LeaseTable(host.waits, lambda client: host.holds(self, client))
         self.consumers = Consumers(self.leases)
         settings = definition.settings
         self.ordered = settings.order == "group"
@@ -202,6 +205,8 @@ class Manager:
         self.first_moment = 0
         self.purge_from = self.layout.done
         self.purge_at = 0
+        self.results_from = self.layout.expiring
+        self.results_until = 0
         self.next_tick = 0
         self.to_give_back: dict[AttemptName, str | None] = {}
         self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
@@ -240,6 +245,7 @@ class Manager:
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
             self.purge_from, self.purge_at = first[0], done_at + self.retention
+        self.results_until = self.first_in(stored, *self.result_span)
 
     def find_first_due(self, reader: Reader | Evaluation) -> None:
         """Read when the first scheduled messages are due."""
@@ -247,7 +253,7 @@ class Manager:
         self.first_due, self.first_moment = lengths, times.shown(moments)
 
     def first_in(self, reader: Reader | Evaluation, lower: bytes, upper: bytes) -> int:
-        """Return when the first scheduled message between two keys is due; 0: there is none."""
+        """Return the timestamp of the first entry between two keys; 0: there is none."""
         first = next(iter(reader.iterate(lower, upper)), None)
         begins = len(self.layout.scheduled)
         return 0 if first is None else int.from_bytes(first[0][begins:][:8], "big")
@@ -260,6 +266,11 @@ class Manager:
         """
         layout, (lengths, moments) = self.layout, self._heads
         return (lengths, layout.moments), (moments, keys.after_prefix(layout.scheduled))
+
+    @property
+    def result_span(self) -> tuple[bytes, bytes]:
+        """Return the bounds of the keys of the entries of kept results."""
+        return self.results_from, keys.after_prefix(self.layout.expiring)
 
     def has_due(self, now: int) -> bool:
         """Return whether scheduled messages are due at a timestamp."""
@@ -351,7 +362,9 @@ class Manager:
         """Take over the counters of an applied proposal, whose notes have taken effect."""
         self.counted = counted
         self.speculation.commit()
-        planned = (self.first_due, self.first_moment, self.next_tick, self.purge_at)
+        planned = (
+            self.first_due, self.first_moment, self.next_tick, self.purge_at, self.results_until,
+        )  # fmt: skip
         # All other changes that make something due earlier call `wake_by`.
         if planned != self._planned:
             self._planned = planned
@@ -510,16 +523,31 @@ class Manager:
         self.lease_removed(locator, None)
         self.scheduled_added(*dues)
 
-    def ended(self, locators: list[Locator], ended: list[Ended]) -> None:
+    def ended(self, locators: list[Locator], ended: list[EndedFields]) -> None:
         """Note that messages are done or cancelled; ``locators`` are those that were leased."""
-        del ended
-        self.leases_removed(locators)
+        self.archived(locators, ended)
         if not self.purge_at:
             self.purge_at = self.host.reading() + self.retention
 
-    def archived(self, locators: list[Locator], _: list[Ended]) -> None:
+    def archived(self, locators: list[Locator], ended: list[EndedFields]) -> None:
         """Note that messages were archived; ``locators`` are those that were leased."""
         self.leases_removed(locators)
+        if len(self.host.waits):
+            for _, kind, id_, _, _ in ended:
+                self.buried(kind, id_)
+
+    def buried(self, kind: str, id_: bytes) -> None:
+        """Note that a message is over: wake those who wait for its result."""
+        self.host.waits.wake(ResultToken(self.name, kind, id_))
+
+    def result_kept(self, until: int, _: object) -> None:
+        """Note that a result is kept until a timestamp."""
+        self.results_until = times.earliest(self.results_until, until)
+        self.results_from = min(self.results_from, self.layout.expiring + keys.u64(until))
+
+    def results_purged(self, head: bytes, next_until: int) -> None:
+        """Set the key below which no result is listed, and when the next one goes (0: never)."""
+        self.results_from, self.results_until = head, next_until
 
     def tick_set(self, tick: int, _: object) -> None:
         """Note that a periodic schedule was set."""
@@ -589,7 +617,8 @@ class Manager:
 
     def next_by_timestamp(self) -> int:
         """Return the first timestamp at which something is due; 0: nothing is."""
-        return times.earliest(self.first_due, self.purge_at and self.purge_at + 1)
+        purge_at = self.purge_at and self.purge_at + 1
+        return times.earliest(self.first_due, purge_at, self.results_until)
 
     def next_by_wall(self) -> int:
         """Return the first moment of the wall clock at which something is due; 0: nothing is."""

@@ -7,19 +7,29 @@ timestamp. The requests that change something are in :mod:`.requests`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
 from postroom.messaging.queues.requests import (
+    Group,
     Kind,
     QueueMessageId,
     QueueName,
     SetSchedule,
     StoredQueueMessage,
+    TaskFailure,
     ToldQueue,
 )
-from postroom.ranges.contract import Concern, ConcernsRoot, ConcernsStore, KeySet, NeedsQueue, Read
+from postroom.ranges.contract import (
+    Concern,
+    ConcernsRoot,
+    ConcernsStore,
+    KeySet,
+    MayWait,
+    NeedsQueue,
+    Read,
+)
 from postroom.ranges.requests import UNBOUNDED, Count, TimestampNumber
 from postroom.ranges.rights import EVERY_QUEUE, Need, Verb
 
@@ -30,6 +40,36 @@ class QueuePage(msgspec.Struct, frozen=True, array_like=True):
     """A page of messages; ``next``: where the next page goes on (``b""``: there is none)."""
 
     messages: list[StoredQueueMessage]
+    next: bytes = b""
+
+
+class ToldResult(msgspec.Struct, frozen=True, array_like=True):
+    """The answer about the result of a message.
+
+    Attributes:
+        outcome: ``unknown`` (there is no such message, and no result), ``pending`` (it is not
+            over), ``returned``, ``failed``, or ``none`` (it is done, and no result is kept).
+        value: what was returned, packed; ``None``: nothing.
+        failure: why it failed.
+    """
+
+    outcome: Literal["unknown", "pending", "returned", "failed", "none"]
+    value: bytes | None = None
+    failure: TaskFailure | None = None
+
+
+class GroupResult(msgspec.Struct, frozen=True, array_like=True):
+    """The result of a message of a group; ``value`` as in :class:`ToldResult`."""
+
+    kind: str
+    id: bytes
+    value: bytes | None
+
+
+class ResultPage(msgspec.Struct, frozen=True, array_like=True):
+    """A page of results; ``next``: where the next page goes on (``b""``: there is none)."""
+
+    results: list[GroupResult]
     next: bytes = b""
 
 
@@ -75,6 +115,7 @@ class QueueCounts(QueueTotals, frozen=True, array_like=True, gc=False):
 
     moved: int = 0
     retried: int = 0
+    results: int = 0
 
     @property
     def live(self) -> int:
@@ -122,6 +163,7 @@ class QueueStats(QueueTotals, frozen=True, array_like=True):
         trouble: why it failed last.
         longest_held: the message that is leased for longest, and its holder; ``None``: none is
             leased. A consumer that hangs goes on to extend its lease.
+        results: how many results of tasks are kept.
     """
 
     consumers: int = 0
@@ -133,6 +175,7 @@ class QueueStats(QueueTotals, frozen=True, array_like=True):
     failures: int = 0
     trouble: str = ""
     longest_held: HeldMessage | None = None
+    results: int = 0
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -218,3 +261,37 @@ class ReadQueueStats(NeedsQueue, ConcernsStore, Read, frozen=True, tag="read_que
     verbs: ClassVar = (Verb.READ,)
 
     queue: QueueName
+
+
+class ReadResult(NeedsQueue, MayWait, Read, frozen=True, tag="read_result"):
+    """A request for what the task of a message has returned; with ``wait``, once it is over."""
+
+    answer: ClassVar = ToldResult
+    since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ,)
+
+    queue: QueueName
+    id: QueueMessageId
+    kind: Kind = ""
+    wait: bool = False
+
+    def concerns(self) -> Concern:
+        """Return the id, beside which the place of its message is found."""
+        return KeySet((self.id,))
+
+
+class ListGroupResults(NeedsQueue, ConcernsRoot, Read, frozen=True, tag="list_group_results"):
+    """A request for a page of the results of a group, in the order in which it was enqueued.
+
+    Attributes:
+        after: the ``next`` of the page before; ``b""``: from the start.
+    """
+
+    answer: ClassVar = ResultPage
+    since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ,)
+
+    queue: QueueName
+    group: Group
+    after: bytes = b""
+    results_max: Count = 100

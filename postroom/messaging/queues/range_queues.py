@@ -42,6 +42,7 @@ from postroom.messaging.queues.requests import (
     SetSchedule,
     TrimArchive,
 )
+from postroom.messaging.queues.results import Results
 from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
@@ -78,7 +79,7 @@ class RangeQueues:
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
-        bounds, kept, credit, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
+        bounds, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
     def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
@@ -93,7 +94,7 @@ class RangeQueues:
         self._stored: Reader | None = None
         self.bounds = environment.bounds
         self.kept = environment.kept
-        self.credit = environment.credit
+        self.waits = environment.waits
         self.monotonic, self.reading = environment.monotonic, environment.reading
         self.by_wall = environment.by_wall
         self._agenda = Agenda(
@@ -121,6 +122,7 @@ class RangeQueues:
         registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
+        Results(self._directory.find, self._directory.known, self.waits).register(registry)
         environment = self._environment
         Reading(
             self._directory.known, self._directory.all, environment.check_age, environment.bounds
@@ -215,6 +217,7 @@ class RangeQueues:
 
     def _has_dropped(self, name: str, manager: Manager | None) -> None:
         self._agenda.plan(name)
+        self.waits.wake_results(name)
         if manager is not None:
             self._to_look.pop(manager, None)
             self._claiming.forget(manager)
@@ -503,6 +506,7 @@ class RangeQueues:
         self._to_look.pop(manager, None)
         self._agenda.plan(error.queue)
         self._directory.set_aside(error, manager.definition)
+        self.waits.wake_results(error.queue)
         self._claiming.forget(manager)
         manager.end(QueueDamaged(error.queue, str(error)))
         self._environment.wake()

@@ -58,6 +58,7 @@ from postroom.kv.engine import Reader
 from postroom.limits import TROUBLE_CHARACTERS_MAX
 from postroom.log_once import shown
 from postroom.messaging import due as times
+from postroom.messaging.queues.requests import TaskFailure
 from postroom.ranges.checks import Headers, has_headers
 
 T = TypeVar("T")
@@ -84,6 +85,9 @@ PURGED: Final = frozenset({DONE, CANCELLED, MOVED})
 
 Locator: TypeAlias = tuple[bytes, str, bytes]
 """The name of a message: its key, kind and id."""
+
+EndedFields: TypeAlias = tuple[bytes, str, bytes, bytes, int]
+"""The fields of an :class:`Ended`, which are stored as one is."""
 
 AttemptName: TypeAlias = tuple[Locator, int]
 """The name of an attempt: its message, and when it began. No two attempts have the same."""
@@ -184,6 +188,32 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fired: int = 0
 
 
+class KeptResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The result of a task, kept beside the messages: it may outlive its own.
+
+    Attributes:
+        seq: that of its message.
+        until: the timestamp at which it goes.
+        group: the group of its message.
+        value: what the task returned, packed; ``None``: nothing.
+        failure: the failure of which the message died.
+    """
+
+    seq: bytes
+    until: int
+    group: str = ""
+    value: bytes | None = None
+    failure: TaskFailure | None = None
+
+
+class ResultName(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The message to which a listed result belongs."""
+
+    kind: str
+    id: bytes
+    group: str = ""
+
+
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message in the list of those that one proposal has ended."""
 
@@ -201,6 +231,8 @@ holdings: Final = msgspec.msgpack.Decoder(Holding)
 bodies: Final = msgspec.msgpack.Decoder(Body)
 states: Final = msgspec.msgpack.Decoder(MessageState)
 ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
+results: Final = msgspec.msgpack.Decoder(KeptResult)
+result_names: Final = msgspec.msgpack.Decoder(ResultName)
 
 
 def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
@@ -337,8 +369,8 @@ class QueueLayout:
     Attributes:
         number: the number of the queue, packed.
         whole: the key prefix of the queue's index.
-        scheduled, ready, leased, done, archived, dead, groups, ticks: the key prefixes of its
-        subspaces.
+        scheduled, ready, leased, done, archived, dead, groups, ticks, expiring, results,
+            group_results: the key prefixes of its subspaces.
         moments: the key at which the messages scheduled for moments begin.
         counters: the key of its counters.
     """
@@ -355,6 +387,9 @@ class QueueLayout:
         self.dead = self.whole + keys.DEAD
         self.groups = self.whole + keys.GROUPS
         self.ticks = self.whole + keys.TICKS
+        self.expiring = self.whole + keys.EXPIRING
+        self.results = self.whole + keys.RESULTS
+        self.group_results = self.whole + keys.GROUP_RESULTS
         self.counters = keys.record_key(range_id, f"queue {number}")
         self._bodies: dict[str, bytes] = {}
         self._states: dict[str, bytes] = {}
@@ -409,6 +444,18 @@ class QueueLayout:
     def group_key(self, group: str) -> bytes:
         """Return the key of the record that counts the messages of a group that are not done."""
         return self.groups + keys.escape(group.encode())
+
+    def expiring_key(self, until: int, seq: bytes) -> bytes:
+        """Return the key of the entry of a result that goes at ``until``."""
+        return self.expiring + until.to_bytes(8, "big") + seq
+
+    def result_key(self, kind: str, id_: bytes) -> bytes:
+        """Return the key of the result of a message."""
+        return self.results + keys.escape(kind.encode()) + id_
+
+    def group_results_prefix(self, group: str) -> bytes:
+        """Return the key prefix of the entries of the results of a group; ``seq`` follows."""
+        return self.group_results + keys.escape(group.encode())
 
     def tick_key(self, name: str) -> bytes:
         """Return the key of a periodic schedule."""

@@ -31,6 +31,8 @@ from postroom.limits import (
     QUEUE_ID_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
+    RESULT_BYTES_MAX,
+    TRACEBACK_CHARACTERS_MAX,
 )
 from postroom.messaging.requests import Moved
 from postroom.ranges.checks import Headers, has_large_headers
@@ -351,6 +353,50 @@ class RejectMessages(ConcernsAttempts, Write, frozen=True, tag="reject"):
     dead: bool = False
     reason: Reason = ""
     uncounted: bool = False
+
+
+class TaskFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The exception that ended the last attempt at a message.
+
+    Attributes:
+        type: the name of its type; empty: no exception has ended it.
+        traceback: the end of its traceback, as text.
+    """
+
+    type: Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
+    reason: Reason
+    traceback: Annotated[str, msgspec.Meta(max_length=TRACEBACK_CHARACTERS_MAX)] = ""
+
+
+class KeepResult(NeedsQueue, Write, frozen=True, tag="keep_result"):
+    """A request to keep what an attempt has returned, in the transaction that ends the attempt.
+
+    It comes before the request that acknowledges or rejects the message. It fails with
+    ``LeaseLost`` if the attempt does not hold its message any more.
+
+    Attributes:
+        seconds: how long the result is kept.
+        value: what was returned, packed; ``None``: nothing.
+        failure: the failure, if the message dies with this attempt.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 2
+    verbs: ClassVar = (Verb.WORK,)
+
+    queue: QueueName
+    attempt: Attempt
+    seconds: Seconds
+    value: Annotated[bytes, msgspec.Meta(max_length=RESULT_BYTES_MAX)] | None = None
+    failure: TaskFailure | None = None
+
+    def concerns(self) -> Concern:
+        """Return where the message is stored."""
+        return KeySet((self.attempt.key,))
+
+    def anchor(self) -> bytes:
+        """Return the key of the message."""
+        return self.attempt.key
 
 
 class Extend(ConcernsAttempts, Write, frozen=True, tag="extend"):

@@ -54,7 +54,6 @@ from postroom.messaging.queues.places import (
     settle_each,
 )
 from postroom.messaging.queues.records import (
-    Ended,
     Entry,
     Locator,
     MessageState,
@@ -250,7 +249,7 @@ class Settling:
         if place.where == counters.READY:
             ctx.notes.append((manager, (), Manager.ready_removed, place.key, entry.group))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
-        ended = [Ended(entry.key, entry.kind, entry.id, entry.seq, status)]
+        ended = [(entry.key, entry.kind, entry.id, entry.seq, status)]
         locators = [] if place.lease is None else [entry.locator]
         ctx.notes.append((manager, change, act, locators, ended))
         if entry.group:
@@ -385,6 +384,7 @@ class Settling:
             ctx.notes.append((manager, change, Manager.lease_removed, entry.locator, None))
         else:
             ctx.notes.append((manager, change, Manager.ready_removed, place.key, entry.group))
+        ctx.notes.append((manager, (), Manager.buried, entry.kind, entry.id))
         return None
 
     def _tell_death(self, entry: Entry, death: Death, moved_to: str | None) -> None:

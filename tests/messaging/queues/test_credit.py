@@ -18,7 +18,7 @@ def queues() -> Queues:
 
 
 def sizes(queues: Queues) -> int:
-    return queues.store.node.sizes()["queue credit waits"]
+    return queues.store.node.sizes()["queue token waits"]
 
 
 def test_attempts_that_are_over_are_told_at_once(queues: Queues) -> None:
@@ -77,7 +77,7 @@ def test_consumers_that_give_up_leave_no_credit_behind(queues: Queues) -> None:
     for each in waits:
         queues.store.driver.cancel(each)
     assert sizes(queues) == 0
-    assert queues.range_queues._environment.credit.take_freed() == []
+    assert queues.range_queues._environment.waits.take_woken() == []
 
 
 def test_a_lost_consumer_goes_back_at_once_and_counts_an_attempt(queues: Queues) -> None:
