@@ -50,7 +50,7 @@ class TracedCaller(FunctionCaller):
         self,
         callee: Callee,
         message: QueueMessage,
-        finish: Callable[[QueueSends], None],
+        finish: Callable[[QueueSends[Any], Any], None],
         running: Running,
     ) -> None:
         """Call the function of a task with a message of a queue, and commit, in a span."""
@@ -77,9 +77,9 @@ class TracedCaller(FunctionCaller):
 
             await super().call_with(callee, traced_take, failed, running)
 
-    async def _in_thread(self, running: Running, function: Callable[..., Any], *given: Any) -> None:
+    async def _in_thread(self, running: Running, function: Callable[..., Any], *given: Any) -> Any:
         context = contextvars.copy_context()
-        await super()._in_thread(running, context.run, function, *given)
+        return await super()._in_thread(running, context.run, function, *given)
 
     def _span(
         self, queue: str | None, messages: Sequence[QueueMessage | Message]

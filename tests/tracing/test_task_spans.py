@@ -133,3 +133,25 @@ def test_a_run_that_lost_has_a_span_for_each_try(spans: Spans) -> None:
         worker.run_until_idle()
     assert tries == 2
     assert len(spans.named("process inbox")) == 2
+
+
+@pytest.mark.parametrize("form", SYNC_FORMS)
+def test_a_traced_task_keeps_its_result(spans: Spans, form: str) -> None:
+    def plain(message: Any, tx: Any) -> bytes:
+        return b"result"
+
+    async def coroutine(message: Any, tx: Any) -> bytes:
+        return b"result"
+
+    async def use() -> None:
+        async with await postroom.aio.open(":memory:") as db:
+            await db.create_queue("mail")
+            worker = postroom.aio.Worker(db)
+            task = worker.task("mail", keep_result=60)(plain if form == "thread" else coroutine)
+            assert tracing.instrument(worker, tracer_provider=spans.provider)
+            async with db.begin() as tx:
+                handle = task.enqueue(tx, b"1")
+            await worker.run_until_idle()
+            assert await handle.result() == b"result"
+
+    asyncio.run(use())
