@@ -60,6 +60,7 @@ check_inbox           read|reap        keys
 enqueue               enqueue          queue
 acknowledge           work             queue
 reject                work             queue
+keep_result           work             queue
 extend                work             queue
 claim_queue           work             queue
 reschedule            write            queue
@@ -74,6 +75,8 @@ when_done             enqueue          queue
 read_queues           read|write|enqueue|work  queue
 read_queue_message    read             queue
 list_queue_messages   read             queue
+read_result           read             queue
+list_group_results    read             queue
 read_schedules        read             queue
 read_queue_stats      read             queue
 scan_records          read             everything
