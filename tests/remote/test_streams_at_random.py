@@ -55,12 +55,13 @@ class Wire(asyncio.Transport):
         self.protocol: Any = None
         self.written = bytearray()
         self.reads = True
-        self.is_full = self.ends = self.is_lost = False
+        self.is_full = self.ends = self.is_lost = self._resumes = False
         self._loop = loop
 
     # --- a transport
 
     def write(self, data: Any) -> None:
+        assert not self._resumes, "asyncio ends a connection twice that this write finds broken"
         if not (self.is_lost or self.ends):
             self.written += data
             if len(self.written) > BUFFER_BYTES and not self.is_full:
@@ -113,8 +114,9 @@ class Wire(asyncio.Transport):
         if piece:
             self.other.protocol.data_received(piece)
         if self.is_full and len(self.written) <= BUFFER_BYTES // 4 and not self.is_lost:
-            self.is_full = False
+            self.is_full, self._resumes = False, True
             self.protocol.resume_writing()
+            self._resumes = False
         if self.ends and not self.written:
             self.abort()
         return True

@@ -197,9 +197,16 @@ class NativeStream(asyncio.Protocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Note that the other side accepts again."""
+        """Write again, in the next round of the loop.
+
+        asyncio ends a connection twice, and logs an error, if a write within this call finds it
+        broken.
+        """
         self._is_full = False
-        if self._state == _OPEN:
+        asyncio.get_running_loop().call_soon(self._write_on)
+
+    def _write_on(self) -> None:
+        if self.writable:
             self._events.room()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -226,9 +226,16 @@ class ServedStream(asyncio.Protocol):
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """Write on."""
+        """Write on, in the next round of the loop.
+
+        asyncio ends a connection twice, and logs an error, if a write within this call finds it
+        broken.
+        """
         self.is_full = False
-        if self._conversation is not None and not self.is_over:
+        asyncio.get_running_loop().call_soon(self._write_on)
+
+    def _write_on(self) -> None:
+        if self._conversation is not None and not self.is_over and not self.is_full:
             self._conversation.room()
 
     def connection_lost(self, exc: Exception | None) -> None:
