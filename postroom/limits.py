@@ -525,6 +525,16 @@ WORKER_BACKOFF_SECONDS_MAX: Final = 300.0
 """The time for which a worker leaves an inbox alone whose function fails."""
 BRIDGING_THREADS_MAX: Final = 256
 """Answers that threads wait for at a time on behalf of a worker's loop."""
+METRICS_QUEUES_MAX: Final = 100
+"""The queues of which metrics tell."""
+METRICS_KINDS_MAX: Final = 50
+"""The kinds of a queue's messages whose failures metrics tell apart."""
+METRICS_CONNECTIONS_MAX: Final = 64
+"""The connections of scrapers; the oldest one ends for one more."""
+METRICS_REQUEST_BYTES_MAX: Final = 16 * 1024
+"""The head of a scraper's request."""
+METRICS_SECONDS_MAX: Final = 5.0
+"""The time in which a scraper must send its request and take its answer."""
 QUEUES_SHOWN_MAX: Final = 20
 """The queues that ``status`` shows: each is a question to the store."""
 RECEIPT_BYTES_MAX: Final = 32_768

@@ -10,9 +10,9 @@ import random  # noqa: TID251 - here an instance is made, to be passed in
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
@@ -26,7 +26,9 @@ from postroom.server.local_cluster import check_no_local_cluster
 
 if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
-    from postroom.server.cluster.serving import NodeSettings, ServedNode
+    from postroom.server.cluster.serving import CompanionService, NodeSettings, ServedNode
+
+    MakeCompanion: TypeAlias = Callable[[ServedNode], CompanionService]
 
 STANDARD_INPUT = 0
 INPUT_BYTES = 4096
@@ -104,6 +106,12 @@ Grpc = Annotated[
         "--grpc", metavar="HOST:PORT", help="Also listen here for gRPC, for other languages."
     ),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here, to anybody."
+    ),
+]
 StopAtEndOfInput = Annotated[
     bool,
     typer.Option(
@@ -129,6 +137,7 @@ def serve(
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
     split_bytes: SplitBytes = None,
     grpc: Grpc = None,
+    metrics: Metrics = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
 ) -> None:
@@ -159,14 +168,29 @@ def serve(
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
             split_bytes=None if split_bytes is None else as_split_bytes(split_bytes),
         )
-        companions = []
+        companions: list[MakeCompanion] = []
         if grpc is not None:
             gateway.prepare()
-            address = gateway.checked_address(grpc, "--grpc")
-            gateway.check_free(address)
+            grpc = gateway.checked_address(grpc, "--grpc")
+            gateway.check_free(grpc)
             files = (tls_ca, tls_certificate, tls_key)
-            companions.append(gateway.NodeGateway(address, settings, files))
+            made = gateway.NodeGateway(grpc, settings, files)
+            companions.append(lambda _: made)
+        if metrics is not None:
+            metrics = gateway.checked_address(metrics, "--metrics")
+            gateway.check_free(metrics)
+            companions.append(_metrics_at(metrics))
         asyncio.run(_run(settings, early, companions, stop_at_end_of_input=stop_at_end_of_input))
+
+
+def _metrics_at(address: str) -> MakeCompanion:
+    from postroom.metrics.collector import (  # noqa: PLC0415 - needs a library
+        ServedStore,
+        StoreCollector,
+    )
+    from postroom.metrics.endpoint import Endpoint  # noqa: PLC0415 - needs a library
+
+    return lambda node: Endpoint(address, StoreCollector(ServedStore(node)))
 
 
 def _engine(name: str | None) -> EngineName | None:
@@ -210,7 +234,7 @@ def _signals_kept() -> Iterator[list[int]]:
 async def _run(
     settings: NodeSettings,
     early: list[int],
-    companions: list[gateway.NodeGateway],
+    companions: list[MakeCompanion],
     *,
     stop_at_end_of_input: bool,
 ) -> None:
@@ -225,7 +249,7 @@ async def _run(
     address = settings.address
     randomness = random.Random(random.SystemRandom().randbytes(32))
     node = ServedNode(settings, SystemClock(), randomness)  # on the loop, which its server needs
-    node.companions += companions
+    node.companions += [make(node) for make in companions]
     started.append(node)
     if early:
         _stop(loop, started)

@@ -287,12 +287,16 @@ class Compaction:
         tombstones: what is deleted in it.
         writer: has a thread for it.
         monotonic: seconds that never go back.
+        runs: the number of times that it has compacted.
+        seconds: the time that these took.
     """
 
     engine: Engine
     tombstones: Tombstones
     writer: StateWriter
     monotonic: Callable[[], float]
+    runs: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
     _ripe_since: float | None = field(default=None, init=False)
     _not_before: float = field(default=0.0, init=False)
     _is_under_way: bool = field(default=False, init=False)
@@ -327,6 +331,8 @@ class Compaction:
             _log.info("compacting was given up: %s", error)
         finally:
             ended = self.monotonic()
+            self.runs += 1
+            self.seconds += ended - begun
             self._not_before = ended + PAUSE_FACTOR * (ended - begun)
             self._is_under_way = False
 

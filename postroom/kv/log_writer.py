@@ -208,6 +208,12 @@ class Log:
         return self._segments[-1].file.size - self._end + spares
 
     @property
+    def segments(self) -> tuple[int, int]:
+        """Return the number of segments, the spare ones included, and their bytes together."""
+        sizes = [each.file.size for each in (*self._segments, *self._spares)]
+        return len(sizes), sum(sizes)
+
+    @property
     def short_bytes(self) -> int:
         """Return how long a segment is that somebody waits for."""
         return _short(self.segment_bytes)

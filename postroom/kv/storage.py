@@ -201,6 +201,11 @@ class Storage(EngineOver):
             with contextlib.suppress(EngineFull):  # then the log is read again next time
                 self.applied.write({}, sync=True)
 
+    @property
+    def log_segments(self) -> tuple[int, int]:
+        """Return the number of segments of the log, and their bytes together."""
+        return self._log.segments
+
     def serve(self, retained: Callable[[], Iterable[RetainedLog]]) -> None:
         """Serve the open groups; ``retained`` tells which parts of the log they keep."""
         self._retained = retained

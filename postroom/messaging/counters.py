@@ -42,7 +42,11 @@ _decoder = msgspec.msgpack.Decoder(Counters)
 
 def read_counters(stored: Reader, range_id: int) -> Counters:
     """Return the counters of a range, as ``stored`` has them."""
-    sums = read_applied(stored, range_id).sums
+    return counters_of(read_applied(stored, range_id).sums)
+
+
+def counters_of(sums: bytes) -> Counters:
+    """Return the counters in the sums of a range."""
     return _decoder.decode(sums) if sums else Counters()
 
 

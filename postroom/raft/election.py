@@ -46,12 +46,17 @@ from postroom.raft.syncobj_core import CANDIDATE, FOLLOWER, LEADER, Core
 
 
 class Elections:
-    """The election rules of one member."""
+    """The election rules of one member.
+
+    Attributes:
+        campaigns: the number of elections in which this member stood.
+    """
 
     def __init__(self, core: Core, liveness: Liveness) -> None:
         """Create the rules over ``core``, whose state they change."""
         self._core = core
         self._liveness = liveness
+        self.campaigns = 0
         self._would_vote: set[NodeId] | None = None
         self._voted: set[NodeId] = set()
         self._heard_leader_at = float("-inf")
@@ -139,6 +144,7 @@ class Elections:
 
     def _campaign(self, *, transfer: bool = False) -> None:
         core, log = self._core, self._core.journal
+        self.campaigns += 1
         self._would_vote = None
         self._voted = self._own_vote()
         core.restart_election_timer()

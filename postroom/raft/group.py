@@ -61,6 +61,7 @@ class RaftGroup:
             either has changed.
         entries_received_at: a time on the monotonic clock. No entry of another leader, nor a part
             of a snapshot, has come in after it.
+        proposed: the number of proposals that this member was given.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class RaftGroup:
             core, self._elections, self._feeding, self._following, self._receiver, self.proposals
         )
         self._told = (False, 0)
+        self.proposed = 0
         self.hurries_until = float("-inf")
         self.entries_received_at = liveness.monotonic()
         self._closed = self._is_alone = False
@@ -189,6 +191,11 @@ class RaftGroup:
         return max(self._elections.leader_heard_at, self._elections.asked_at)
 
     @property
+    def campaigns(self) -> int:
+        """Return the number of elections in which this member stood."""
+        return self._elections.campaigns
+
+    @property
     def is_quiet(self) -> bool:
         """Return whether this member has nothing to do, and its timers stand still."""
         return self.core.quiet
@@ -208,6 +215,7 @@ class RaftGroup:
         if self._closed:
             done(ProposalOutcome.SUPERSEDED)
             return
+        self.proposed += 1
         self.proposals.queued.append((command, context, done))
         self._wake(self)
 

@@ -283,15 +283,17 @@ class CommandAdmission:
         clients: the calls that clients wait for.
         upkeep: the other ones.
         refusal: the calls that are refused; ``None``: none.
+        refused: the number of calls that were refused.
         requests_max: the number of requests that the next proposal takes at most.
     """
 
-    __slots__ = ("_upkeep_leads", "clients", "refusal", "requests_max", "upkeep")
+    __slots__ = ("_upkeep_leads", "clients", "refusal", "refused", "requests_max", "upkeep")
 
     def __init__(self) -> None:
         self.clients = FairQueue()
         self.upkeep = FairQueue()
         self.refusal: RefusedCalls | None = None
+        self.refused = 0
         self.requests_max = REQUESTS_AT_ONCE
         self._upkeep_leads = False
 

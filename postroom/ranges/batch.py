@@ -363,6 +363,7 @@ class BatchEvaluator:
                 continue
             if admission.refusal is not None and admission.refusal.concerns(call):
                 results.append((call, None, admission.refusal.error))
+                admission.refused += 1
                 continue
             ctx.begin(now())
             # Those after the first one: the wall clock need not be asked anew.
@@ -395,6 +396,7 @@ class BatchEvaluator:
         ctx, results, refusal = batch.ctx, batch.results, self._admission.refusal
         if refusal is not None and refusal.concerns(call):
             results.append((call, None, refusal.error))
+            self._admission.refused += 1
             return
         ctx.begin(self._clock.now())
         try:

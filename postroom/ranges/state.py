@@ -165,6 +165,11 @@ class RangeState:
         """Return the index of the last entry whose effects are stored."""
         return self._index
 
+    @property
+    def sums(self) -> bytes:
+        """Return the sums of the companion as applied, packed; empty: there are none."""
+        return self._sums
+
     def applied_term(self) -> int:
         """Return the term of that entry."""
         return self._term

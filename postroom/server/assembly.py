@@ -272,7 +272,8 @@ def host_range(
     if node.damage.found:
         replica.group.step_aside()
     rest = Rest(partial(_first_due, made, node.engine), node.clock, tasks, options.poll_seconds)
-    hosted.equip(replica, _services(hosted, node, made, stored), rest, node.damage)
+    services = _services(hosted, node, made, stored)
+    hosted.equip(replica, made.messaging, services, rest, node.damage)
     return hosted
 
 

@@ -21,6 +21,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -31,12 +32,16 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CommitTransaction, Get, Value
-from postroom.server.drivers import CLOSED, Answer, NodeDriver, end_with_error
+from postroom.server.drivers import CLOSED, Answer, NodeDriver, T, end_with_error
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 WRITTEN_AT_ONCE_KEYS: Final = 4096
 WRITTEN_AT_ONCE_BYTES: Final = 2 * 1024 * 1024
 """The size above which a thread writes a turn. The hand-over takes a tenth of a millisecond."""
+
+
+LOOKS_AGAIN_SECONDS: Final = 0.25
+"""The time after which a thread that looks at the node looks whether it was closed."""
 
 
 class _AsyncioAnswer(Answer):
@@ -147,6 +152,7 @@ class AsyncioDriver(NodeDriver):
         super().__init__(node, randomness)
         self._is_embedded = is_embedded
         self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.new_future: Callable[[], asyncio.Future[None]] = partial(
             asyncio.Future, loop=self.loop
         )
@@ -199,6 +205,36 @@ class AsyncioDriver(NodeDriver):
         if self._closed:
             raise DatabaseClosed(self._refusal)
         return self.node.clock.read()
+
+    def look(self, read: Callable[[Node], T]) -> T:
+        """Return what ``read`` tells of the node, which does nothing else meanwhile."""
+        if self._closed:
+            raise DatabaseClosed(self._refusal)
+        if self.is_here():
+            return read(self.node)
+        told: Future[T] = Future()
+        try:
+            self.loop.call_soon_threadsafe(self._tell, read, told)
+        except RuntimeError as error:  # the loop is closed
+            raise DatabaseClosed(self._refusal) from error
+        while True:
+            try:
+                return told.result(LOOKS_AGAIN_SECONDS)
+            except TimeoutError:
+                if self.loop.is_closed():
+                    raise DatabaseClosed(self._refusal) from None
+
+    def _tell(self, read: Callable[[Node], T], told: Future[T]) -> None:
+        try:
+            if self._closed:
+                raise DatabaseClosed(self._refusal)
+            told.set_result(read(self.node))
+        except Exception as error:
+            told.set_exception(error)
+
+    def is_here(self) -> bool:
+        """Return whether the calling thread runs the event loop of the node."""
+        return self._thread == threading.get_ident()
 
     async def close(self) -> None:
         """Finish the requests under way, and close the node; idempotent."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from importlib import import_module
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from postroom.client.routing.local import send_to_ranges
 from postroom.client.sender import TransactionIds, raise_error
@@ -35,6 +35,8 @@ from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.server.node import Node
+
+T = TypeVar("T")
 
 CLOSED: Final = "the database was closed; nothing was changed: open it again"
 FORKED: Final = forks.refusal("opened", "open one")
@@ -195,6 +197,20 @@ class NodeDriver:
     def now(self) -> int:
         """Return a new timestamp."""
         raise NotImplementedError
+
+    def look(self, read: Callable[[Node], T]) -> T:
+        """Return what ``read`` tells of the node, which does nothing else meanwhile.
+
+        Any thread may look. It waits for the node, for ever if that hangs.
+
+        Raises:
+            DatabaseClosed: the node is closed.
+        """
+        raise NotImplementedError
+
+    def is_here(self) -> bool:
+        """Return whether the calling thread is the one that the node needs."""
+        return False
 
     def reading(self) -> int:
         """Return a cheap timestamp of about now, or a new one before the clock has begun.

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from postroom.kv.engine import BlockDamaged
+from postroom.messaging.setup import Messaging
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId
 from postroom.raft.membership import Change
@@ -111,6 +112,7 @@ class HostedRange:
 
     Attributes:
         replica: the replica.
+        messaging: the messaging of the range.
         services: the services, which run while the replica serves.
         wake_ups: the wake-ups of its services.
         nodes_changed: set whenever the record of the nodes has changed.
@@ -121,6 +123,7 @@ class HostedRange:
     """
 
     replica: Replica
+    messaging: Messaging
     services: Services
     wake: Waker
 
@@ -137,9 +140,12 @@ class HostedRange:
         self._node = node
         self._may_rest = may_rest
 
-    def equip(self, replica: Replica, services: Services, rest: Rest, damage: Damage) -> None:
+    def equip(
+        self, replica: Replica, messaging: Messaging, services: Services, rest: Rest, damage: Damage
+    ) -> None:
         """Take the components, of which the replica has its consensus group already."""
-        self.replica, self.services, self._rest = replica, services, rest
+        self.replica, self.messaging = replica, messaging
+        self.services, self._rest = services, rest
         self._handing_over = HandingOver(replica, self._node.tasks, damage)
         replica.group.on_leadership = self.on_leadership
 

@@ -30,7 +30,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from postroom.errors import Error, Invalid, StoreCorrupted, Unavailable
+from postroom.histogram import Histogram
 from postroom.kv import keys
+from postroom.kv.background import Compaction
 from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, WriteSet
 from postroom.raft.consensus import Consensus
@@ -90,7 +92,13 @@ class Node:
         certificate: the fault of its certificates; empty: none.
         link_error: returns why there is no connection to a node, for people; empty: there is one.
         on_malformed: called with the sender of a frame that was dropped because it is malformed.
+        turns: the number of turns that were taken.
+        turn_seconds: the time from their beginnings to their ends.
+        evaluation_seconds: the part of it until all that waited was evaluated.
     """
+
+    turns = 0
+    turn_seconds = evaluation_seconds = _turn_began = 0.0
 
     def __init__(
         self,
@@ -275,6 +283,7 @@ class Node:
             Unavailable: a write failed. The node is closed again.
             StoreCorrupted: a record that it needs cannot be read. The node is closed again.
         """
+        self._turn_began = self.monotonic()
         try:
             error = self.write(self._stage())
             self.finish(error)
@@ -370,6 +379,20 @@ class Node:
         """Return how far this node's wall clock is ahead of those of most others."""
         return self._peer_clocks.offset_seconds()
 
+    def clock_offsets(self) -> dict[NodeId, float]:
+        """Return how many seconds this node's clock is ahead of that of each peer heard lately."""
+        return self._peer_clocks.offsets_by_peer()
+
+    @property
+    def syncs(self) -> Histogram:
+        """Return the times that the writing of synced turns took, in microseconds."""
+        return self._writer.syncs
+
+    @property
+    def compaction(self) -> Compaction | None:
+        """Return the compaction of deleted data; ``None``: the store is in memory."""
+        return self._compaction
+
     def _on_peer_clock(self, peer: NodeId, wall_milliseconds: int) -> None:
         if self._peer_clocks.heard(peer, wall_milliseconds):
             self.clock.look_again()
@@ -420,7 +443,8 @@ class Node:
         """Do the first part of a turn, and return the writes that it has staged."""
         if self.failed is not None or self._writer.failing is not None:
             return {}
-        now, has_peers = self.monotonic(), self.calls.has_peers
+        self._turn_began = now = self.monotonic()
+        has_peers = self.calls.has_peers
         if now >= self._guard.look_at:
             self._look_around()
         if has_peers or now >= self.tasks.next_at:
@@ -432,6 +456,7 @@ class Node:
             finally:
                 self._prepares = False
         self.replicas.evaluate()
+        self.evaluation_seconds += self.monotonic() - now
         if self._is_woken:
             self._is_woken = False
             if self.wants_turn():
@@ -479,7 +504,10 @@ class Node:
             self._incoming.written()
         self._incoming.is_applying = False
         self.consensus.release()
-        if self.monotonic() >= self.tasks.next_at:
+        now = self.monotonic()
+        self.turns += 1
+        self.turn_seconds += now - self._turn_began
+        if now >= self.tasks.next_at:
             self.tasks.run()
         if self.calls.has_peers:
             self.calls.end_turn()

@@ -64,6 +64,16 @@ class PeerClocks:
         offsets = self._offsets(now - RECENT_SECONDS)
         return (self._wall() - now * 1000 - median(offsets)) / 1000 if offsets else 0.0
 
+    def offsets_by_peer(self) -> dict[NodeId, float]:
+        """Return how many seconds this node's clock is ahead of that of each peer heard lately."""
+        now = self._monotonic()
+        own, since = self._wall() - now * 1000, now - RECENT_SECONDS
+        return {
+            peer: (own - max(recent)) / 1000
+            for peer, readings in self._readings.items()
+            if (recent := [offset for at, offset in readings if at >= since])
+        }
+
     def is_alone(self) -> bool:
         """Return whether the others agree that this node's clock is wrong."""
         now = self._monotonic()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, TypeVar
 
 from postroom.client.blocking import Sleep, run_blocking
@@ -139,6 +139,13 @@ class ThreadDriver(NodeDriver):
             if self._closed:
                 raise DatabaseClosed(self._refusal)
             return self.node.clock.read()
+
+    def look(self, read: Callable[[Node], T]) -> T:
+        """Return what ``read`` tells of the node, which does nothing else meanwhile."""
+        with self._signals, self._lock:
+            if self._closed:
+                raise DatabaseClosed(self._refusal)
+            return read(self.node)
 
     run = staticmethod(run_blocking)
 

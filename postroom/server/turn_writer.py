@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from postroom.errors import Error
+from postroom.histogram import Histogram
 from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine, EngineFailed, WriteSet
@@ -37,6 +38,7 @@ class TurnWriter:
         failing: the error that the next turn is to report; ``None``: none.
         one_write_at_a_time: the lock of a thread that writes beside a turn.
         storage: the engine, if it has a log of its own; ``None``: it has none.
+        syncs: microseconds that the writing of a synced turn took.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class TurnWriter:
     ) -> None:
         self.failing: Error | None = None
         self.storage = engine if isinstance(engine, Storage) else None
+        self.syncs = Histogram()
         self._engine = engine
         self._sync = sync
         self._sync_interval_seconds = sync_interval_seconds
@@ -74,12 +77,14 @@ class TurnWriter:
         sync = (self._sync and needs_sync) or ceiling or self._sync_is_due()
         if not staged and (not sync or self._unsynced_since is None):
             return None
+        begun = self._monotonic() if sync else 0.0
         try:
             self._write_turn(staged, sync=sync)
         except EngineFailed as failure:
             return stopped_by(failure)
         if sync:
             self._unsynced_since = None
+            self.syncs.count(int((self._monotonic() - begun) * 1_000_000))
         elif self._unsynced_since is None:
             self._unsynced_since = self._monotonic()
         return None

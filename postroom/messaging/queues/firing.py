@@ -215,7 +215,9 @@ class Firing:
         if self._is_paced:
             self._pace(entry.group)
         due = times.passed(entry.due, now, manager.host.by_wall)
-        manager.lateness.append((now - due >> LOGICAL_BITS) / 1000)
+        late = now - due >> LOGICAL_BITS
+        manager.lateness.append(late)
+        manager.figures.lateness.count(late)
         ctx.steps += 2
         ctx.bytes += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
         return True
@@ -259,6 +261,7 @@ class Firing:
         Return how many.
         """
         ctx, now, lateness = self._ctx, self._ctx.timestamp, self._manager.lateness
+        late_by_digits, late_in_all = self._manager.figures.lateness.counts, 0
         staged, writes, room = ctx.staged, ctx.writes, self._bytes_max
         again: Container[bytes] = ctx.scratch.get(Rewritten, ())
         receivers = cycle(
@@ -280,9 +283,13 @@ class Firing:
                 ctx.erase(key)
             else:
                 writes[key] = None
-            lateness.append((now - due >> LOGICAL_BITS) / 1000)
+            late = now - due >> LOGICAL_BITS
+            lateness.append(late)
+            late_by_digits[late.bit_length()] += 1
+            late_in_all += late
             size += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
             fired += 1
+        self._manager.figures.lateness.total += late_in_all
         self._taken.update([key for key, _, _ in run[:fired]])
         for waiter in waiters:
             waiter.size = sum([len(each.payload) for each in waiter.messages])

@@ -183,8 +183,15 @@ class LeaseTable:
         self._deadlines.set(holding, holding.deadline)
         self._since.set(holding, holding.stored.fired_at)
 
-    def remove_all(self, locators: list[Locator]) -> list[str]:
-        """Remove leases that are over, as applied; return their groups, each once."""
+    def remove_all(
+        self, locators: list[Locator], on_ended: Callable[[LeasedHolding, int], None] | None = None
+    ) -> list[str]:
+        """Remove leases that are over, as applied; return their groups, each once.
+
+        Args:
+            locators: the messages.
+            on_ended: called with each holding, and the number of its attempts that have ended.
+        """
         removed: dict[str, None] = {}
         by_holding: dict[LeasedHolding, int] = {}
         pop, groups = self._leases.pop, self._of_groups
@@ -201,6 +208,8 @@ class LeaseTable:
                 del groups[group]
         for holding, number in by_holding.items():
             self._leave(holding, number)
+            if on_ended is not None:
+                on_ended(holding, number)
         return list(removed)
 
     def _leave(self, holding: LeasedHolding, number: int) -> None:

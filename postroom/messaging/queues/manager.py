@@ -37,6 +37,7 @@ from postroom.messaging import due as times
 from postroom.messaging.counters import Change
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
 from postroom.messaging.queues.definitions import retention
+from postroom.messaging.queues.figures import QueueFigures
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.ready import Placed, ReadyCache
@@ -176,7 +177,8 @@ class Manager:
         to_give_back: attempts to give back, each with the reason of its failure; ``None``: the
             attempt is not counted.
         speculation: what the proposal under evaluation has taken from this memory.
-        lateness: how late the last messages were fired, in seconds.
+        lateness: how late the last messages were fired, in milliseconds.
+        figures: its figures for metrics.
         bucket: the token bucket of the whole queue; ``None``: its rate is unlimited.
         try_again_at: when the rate of the queue allows the next message.
         poll_at: when the stored state is read again although no timer rang.
@@ -209,7 +211,8 @@ class Manager:
         self.results_until = 0
         self.next_tick = 0
         self.to_give_back: dict[AttemptName, str | None] = {}
-        self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
+        self.lateness: deque[int] = deque(maxlen=LATENESS_KEPT)
+        self.figures = QueueFigures()
         self.try_again_at: float | None = None
         self.trouble = Trouble()
         self.was_asked_for = True
@@ -500,11 +503,15 @@ class Manager:
 
     def leases_removed(self, locators: list[Locator]) -> None:
         """Remove the leases of messages."""
-        groups = self.leases.remove_all(locators)
+        groups = self.leases.remove_all(locators, self._ran)
         for group in groups:
             self.ready.free(group)
         if groups and self._is_limited(len(locators)):
             self.host.look_at(self)
+
+    def _ran(self, holding: LeasedHolding, number: int) -> None:
+        """Count attempts of one holding that have ended."""
+        self.figures.ran(holding.stored.fired_at, self.host.reading(), number)
 
     def _is_limited(self, ended: int) -> bool:
         """Return whether the end of so many leases may allow another message to be fired."""

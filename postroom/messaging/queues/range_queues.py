@@ -16,6 +16,7 @@ answered (:mod:`.claiming`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -24,18 +25,20 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
+from postroom.messaging.counters import read_queue_counts
 from postroom.messaging.queues import periodic, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory, survey
 from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
+from postroom.messaging.queues.figures import QueueReport, report
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Rescheduling
 from postroom.messaging.queues.reading import Reading
-from postroom.messaging.queues.records import UNREADABLE, QueueDamaged, damaged
+from postroom.messaging.queues.records import UNREADABLE, QueueDamaged, QueueLayout, damaged
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
     QueueDefinition,
@@ -510,6 +513,38 @@ class RangeQueues:
         self._claiming.forget(manager)
         manager.end(QueueDamaged(error.queue, str(error)))
         self._environment.wake()
+
+    def reports(self, queues_max: int) -> Iterator[QueueReport]:
+        """Iterate over the states of queues: those in use first, each by their names.
+
+        Args:
+            queues_max: the number of queues to tell of at most.
+
+        Raises:
+            QueueDamaged: at the end, if the counters of a queue cannot be read.
+        """
+        stored, now = self._stored, self.reading()
+        if stored is None:
+            return
+        in_use = sorted(self._by_name)[:queues_max]
+        for name in in_use:
+            yield report(self._by_name[name], now)
+        others = sorted(self._directory.defined.keys() - self._by_name.keys())
+        damage: QueueDamaged | None = None
+        for name in others[: queues_max - len(in_use)]:
+            layout = QueueLayout(self._range_id, self._directory.defined[name].number)
+            try:
+                counts = read_queue_counts(stored.get(layout.counters))
+            except UNREADABLE as error:
+                damage = damaged(name, "its record of counters", error)
+            else:
+                yield QueueReport(name, counts)
+        if damage is not None:
+            raise damage
+
+    def number(self) -> tuple[int, int]:
+        """Return the number of sound queues, and of damaged ones."""
+        return len(self._directory.defined), len(self._directory.damaged)
 
     def trouble(self) -> tuple[int, str]:
         """Return how often the queues that are not sound have failed, and why the first one has."""

@@ -460,5 +460,6 @@ def _oldest_ready(view: View, manager: Manager) -> int:
     return times.passed(oldest, view.now, manager.host.by_wall)
 
 
-def _quantile(ordered: list[float], share: float) -> float | None:
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else None
+def _quantile(ordered: list[int], share: float) -> float | None:
+    """Return a quantile of ordered milliseconds, in seconds."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] / 1000 if ordered else None

@@ -26,7 +26,7 @@ are held up. Nothing here is stored or decided: all of it can be forgotten and r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain, islice
 from typing import Final, TypeAlias
 
@@ -419,6 +419,11 @@ class ReadyCache:
             for queued in group.queued():
                 rotation.added(queued)
         return rotation
+
+    @property
+    def entries(self) -> Collection[Entry]:
+        """Return the entries, those first that came first."""
+        return self._alive.values()
 
     def oldest(self) -> int:
         """Return when the oldest entry here became due; 0: there is none."""

@@ -319,6 +319,7 @@ class Settling:
             if how == EXPIRED:
                 self._tell_death(lease.entry, death, other)
             return
+        manager.figures.failed(lease.entry.kind)
         now = ctx.timestamp
         due = min(due_after(now, seconds), times.LATEST)
         entry = records.with_schedule(
@@ -366,6 +367,7 @@ class Settling:
         entry = msgspec.structs.replace(place.entry, epoch=epoch, not_before=0)
         reason = reason[:REASON_CHARACTERS_MAX]
         if how:
+            manager.figures.failed(entry.kind)
             ctx.notes.append((manager, counters.DIED[how], Manager.nothing, None, None))
         other = self.settings.dead_letter_queue
         if other is not None and self._may_move(other, entry.group):

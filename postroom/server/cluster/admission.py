@@ -74,15 +74,18 @@ class Admission:
         bytes: the bytes of memory of these, and of requests that are being decoded.
         unread_bytes: the bytes of answers that were not taken.
         clients: the number of clients of each principal, which share the limits.
+        refused: the number of requests that were refused because of the load.
+        denied: the number of those that a client's role does not allow.
     """
 
-    __slots__ = ("bytes", "clients", "limits", "requests", "unread_bytes")
+    __slots__ = ("bytes", "clients", "denied", "limits", "refused", "requests", "unread_bytes")
 
     def __init__(self, limits: NodeLimits) -> None:
         self.limits = limits
         self.requests = 0
         self.bytes = 0
         self.unread_bytes = 0
+        self.refused = self.denied = 0
         self.clients: Counter[str] = Counter()
 
     def opened(self, principal: str) -> None:
@@ -116,7 +119,8 @@ class Admission:
         return own_bytes + size <= limits.bytes_max // clients
 
     def refusal(self) -> Unavailable:
-        """Return the error for clients that are refused."""
+        """Return the error for a request that is refused, and count it."""
+        self.refused += 1
         return Unavailable(
             f"this node has {self.requests} requests of {self.bytes} bytes under way and takes no "
             "more of this client; nothing was changed: try again after a moment",

@@ -88,6 +88,10 @@ class Expiry:
         self._dates = dates
         self._said_at: dict[str, datetime] = {}
 
+    def dates(self) -> dict[str, float]:
+        """Return when each certificate expires, in seconds since 1970, by its name."""
+        return {name: date.timestamp() for name, date in self._dates.items()}
+
     def look(self, wall_seconds: float) -> str:
         """Return the present fault of the certificates, or an empty text. Log it now and then."""
         now = datetime.fromtimestamp(wall_seconds, UTC)
@@ -299,9 +303,13 @@ class Security:
         return role
 
 
+NODE_CERTIFICATE: Final = "this node's certificate"
+AUTHORITY_CERTIFICATE: Final = "its authority's"
+
+
 def _dates(ca: bytes, certificate: bytes) -> dict[str, datetime]:
     dates = {}
-    for name, pem in (("this node's certificate", certificate), ("its authority's", ca)):
+    for name, pem in ((NODE_CERTIFICATE, certificate), (AUTHORITY_CERTIFICATE, ca)):
         with suppress(Invalid):  # TLS has accepted it: it need not be read here
             dates[name] = expires_at(first_of_pem(pem.decode("latin-1")))
     return dates

@@ -34,7 +34,7 @@ from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
-from postroom.server.cluster.admission import raise_descriptor_limit
+from postroom.server.cluster.admission import Connections, raise_descriptor_limit
 from postroom.server.cluster.dialing import PROTOCOL_VERSION, Dialer, Introduction
 from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.joining import Joining, KeyBinding, store_at
@@ -161,6 +161,26 @@ class ServedNode:
         except BaseException:
             self._server.stop()
             raise
+
+    @property
+    def driver(self) -> AsyncioDriver | None:
+        """Return the driver of the node; ``None``: it has not joined yet."""
+        return self._driver
+
+    @property
+    def security(self) -> Security:
+        """Return the proofs that it asks of callers, with the dates of its certificates."""
+        return self._security
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Return the streams of clients; ``None``: it has not joined yet."""
+        return self._sessions
+
+    @property
+    def connections(self) -> Connections:
+        """Return the connections that have come in."""
+        return self._server.connections
 
     @property
     def node(self) -> Node:

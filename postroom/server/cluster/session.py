@@ -465,6 +465,7 @@ class Session:
 
     def _refuse(self, number: int, failure: Failure) -> None:
         if failure[0] == AccessDenied.__name__:
+            self._admission.denied += 1
             self._sessions.refusals.note(self.access.name or self.principal, failure[1])
         self._fail(number, failure)
 

@@ -27,7 +27,6 @@ from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.assembly import NodeOptions
 from postroom.server.cluster.formation import become_writes, first_members, found_writes
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.hosted_range import HostedRange
 from tests.sim.clock import MachineClock
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import End, Network
@@ -130,16 +129,6 @@ class Cluster(Tasks):
             if machine.node is not None and machine.node.root.replica.group.is_leader
         ]
         return max(leading, key=lambda each: each.node.root.replica.group.term, default=None)  # type: ignore[union-attr]
-
-    def leader_of(self, range_id: int) -> HostedRange | None:
-        """Return the replica of a range that leads in the highest term, as far as it knows."""
-        replicas = [
-            machine.node.replicas.hosted.get(range_id)
-            for machine in self.machines
-            if machine.node is not None
-        ]
-        leading = [each for each in replicas if each is not None and each.group.is_leader]
-        return max(leading, key=lambda each: each.group.term, default=None)
 
     # --- clients
 

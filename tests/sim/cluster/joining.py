@@ -20,7 +20,6 @@ from typing import Any, Final
 import msgspec
 
 from postroom.kv.memory import MemoryDisk
-from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import AdmitNode, Admitted, RetireNode
 from postroom.server.cluster.formation import FIRST_INDEX, become_writes
 from tests.sim.clock import MachineClock
@@ -75,26 +74,20 @@ class Joining:
         return True
 
     def is_settled(self) -> bool:
-        """Return whether the members of each range are the nodes that live on the machines."""
-        machines = self._cluster.machines
-        if any(machine.is_homeless for machine in machines):
+        """Return whether the members are exactly the nodes that live on the machines."""
+        leader = self._cluster.leader()
+        if (
+            leader is None
+            or leader.node is None
+            or any(machine.is_homeless for machine in self._cluster.machines)
+        ):
             return False
-        everybody = sorted(machine.node_id for machine in machines)
-        nodes = [machine.node for machine in machines if machine.node is not None]
-        range_ids = {range_id for node in nodes for range_id in node.replicas.hosted}
-        return ROOT_ID in range_ids and all(
-            self._has_members(range_id, everybody) for range_id in sorted(range_ids)
-        )
-
-    def _has_members(self, range_id: int, everybody: list[int]) -> bool:
-        """Return whether the members of a range are these nodes, and no others are known."""
-        leader = self._cluster.leader_of(range_id)
-        if leader is None:
-            return False
+        node = leader.node
+        everybody = sorted(machine.node_id for machine in self._cluster.machines)
+        group = node.root.replica.group
         known = everybody  # an embedded store has no record of nodes
-        if leader.nodes is not None:
-            known = [each.node_id for each in leader.nodes.nodes]
-        group = leader.group
+        if node.nodes is not None:
+            known = [each.node_id for each in node.nodes.nodes]
         is_committed = group.applied_index >= group.core.journal.members_index
         is_wanted = sorted(group.members) == everybody == known and not group.learners
         return is_committed and is_wanted

@@ -145,7 +145,7 @@ class RangeFaults:
         if not served:
             return
         machine, hosted = self._random.choice(served)
-        to = self._random.choice([each.node_id for each in self._with_nodes()])
+        to = self._random.choice(self._cluster.machines).node_id
         self._seen["leases moved"] += 1
         if self._random.random() < 0.5:
             self._call("move", self._database().move_lease(hosted.range_id, to))
@@ -158,14 +158,10 @@ class RangeFaults:
         if not served:
             return
         machine, hosted = self._random.choice(served)
-        others = [each.node_id for each in self._with_nodes() if each is not machine]
+        others = [each.node_id for each in self._cluster.machines if each is not machine]
         to = self._random.choice([None, *others])
         machine.act(lambda: hosted.group.transfer_leadership(to))
         self._seen["leads of ranges moved"] += 1
-
-    def _with_nodes(self) -> list[Machine]:
-        """Return the machines that have a node, whether it is up or not."""
-        return [machine for machine in self._cluster.machines if not machine.is_homeless]
 
     def _call(self, name: str, call: Any) -> None:
         """Have a client make a call that may fail."""

@@ -35,8 +35,6 @@ SHARE_MIN: Final = 0.004
 AGEING_SHARE: Final = 0.15
 """The share of runs of embedded stores at whose end COMMIT records become garbage."""
 AGED_SECONDS: Final = RECORD_SECONDS + 75.0
-COLLECTED_SECONDS: Final = 10.0
-"""The time in which a range collects its garbage after a write, at the latest."""
 SPLITS_SECONDS: Final = 20.0
 """The time by which all splits and moves are over, when nothing breaks any more."""
 
@@ -119,8 +117,6 @@ class EmbeddedRangesSimulation(EmbeddedSimulation):
 
     def _wake_services(self) -> None:
         wake_services(self)
-        if self.aged:  # ranges that rested have collected nothing
-            self.cluster.agenda.run(COLLECTED_SECONDS)
 
     def _look_at_the_end(self) -> Content:
         return look_at_the_end(self)

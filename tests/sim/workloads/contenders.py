@@ -31,10 +31,12 @@ class Contenders:
     """A workload of writers and of those who contend for keys.
 
     Attributes:
+        conflicts_max: the most that one may meet.
         conflicts: the most that one call of ``run`` has met.
     """
 
     clients = 6
+    conflicts_max = CONFLICTS_MAX
 
     def __init__(self) -> None:
         self.conflicts = 0
@@ -98,4 +100,10 @@ class Contenders:
         found = await pairs(db, b"contended/")
         places = [int(value) for key, value in found if not key.endswith(b"noise")]
         assert sum(places) == 10 * KEYS, f"tokens: {places}"
-        assert self.conflicts <= CONFLICTS_MAX, f"somebody lost {self.conflicts} times"
+        assert self.conflicts <= self.conflicts_max, f"somebody lost {self.conflicts} times"
+
+
+class ContendersOverRanges(Contenders):
+    """Contenders for keys of several ranges, in which nobody sees all of a circle of locks."""
+
+    conflicts_max = 100

@@ -8,7 +8,7 @@ from typing import Final
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
-from tests.sim.workloads.contenders import Contenders
+from tests.sim.workloads.contenders import Contenders, ContendersOverRanges
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.couriers import Couriers
 from tests.sim.workloads.jobs import Jobs
@@ -45,7 +45,7 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
 OVER_RANGES: Final[tuple[type[Workload], ...]] = (
     Appointments,
     Bank,
-    Contenders,
+    ContendersOverRanges,
     Counters,
     Couriers,
     Ledger,
