@@ -75,6 +75,11 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefix: bytes = b""
     queue: str = ""
 
+    @property
+    def verbs(self) -> list[str]:
+        """Return the names of the verbs."""
+        return verb_names(self.granted)
+
 
 _Target: TypeAlias = tuple[str, bytes, str]
 """The name, prefix and queue of a grant."""

@@ -116,10 +116,12 @@ class PageHandlers:
             return RedirectResponse(f"{_root(request)}/login", 303)
         return self._shown(request, visitor, "refused.html", "Not done", {"reason": reason}, status)
 
-    def _visitor(self, request: Request) -> Visitor:
+    def _visitor(self, request: Request, role: str = "read") -> Visitor:
         visitor = self._visitors.of(request)
         if visitor is None:
             raise Refused(401, "a token is needed; nothing was done")
+        if not visitor.may(role):
+            raise Refused(403, f"this needs the role {role}; nothing was done")
         return visitor
 
     def _reader(self, request: Request, visitor: Visitor) -> PageReader:
@@ -130,13 +132,14 @@ class PageHandlers:
 
     async def page(self, page: WebPage, request: Request) -> Response:
         """Return a page."""
-        visitor = self._visitor(request)
+        visitor = self._visitor(request, page.role)
         found = await page.read(self._reader(request, visitor))
         return self._shown(request, visitor, page.template, page.title, found)
 
     async def contents(self, page: WebPage, request: Request) -> Response:
         """Return the contents of a page as JSON."""
-        return JSONResponse(await page.read(self._reader(request, self._visitor(request))))
+        visitor = self._visitor(request, page.role)
+        return JSONResponse(await page.read(self._reader(request, visitor)))
 
     async def description(self, request: Request) -> Response:
         """Return the description of the JSON."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.web.reading import PageReader, cluster, keys, mail, overview, queues
+from postroom.web.reading import PageReader, access, cluster, keys, mail, overview, queues
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class WebPage:
         read: returns its contents.
         parameters: the names in its address, with what they mean.
         is_linked: whether the head of each page links to it.
+        role: the role that may see it.
     """
 
     path: str
@@ -26,6 +27,7 @@ class WebPage:
     read: Callable[[PageReader], Awaitable[dict[str, Any]]]
     parameters: dict[str, str]
     is_linked: bool = False
+    role: str = "read"
 
     @property
     def template(self) -> str:
@@ -80,4 +82,5 @@ PAGES: Final = (
     WebPage(
         "/chart", "", overview.chart, {"queue": "the name of a queue; none: the store's numbers"}
     ),
+    WebPage("/access", "Access", access.access, {}, is_linked=True, role="admin"),
 )

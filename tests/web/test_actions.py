@@ -206,3 +206,20 @@ def test_actions_are_logged_with_their_outcome(
     assert "was done: 1" in told[0]
     assert "has failed" in told[1]
     assert "was refused" in told[2]
+
+
+def test_rights_are_shown_to_admins_only(db: postroom.Database) -> None:
+    db.access.grant("shop<b>", "read,send", b"shop/")
+    db.access.grant("mailer", "work", queue="mail")
+    reader = Visit(db, token="token of read", role_of=TOKENS.get)
+    assert reader.client.get("/access").status_code == 403
+    assert reader.client.get("/api/access").status_code == 403
+    assert "/access" not in reader.page("/")
+    admin = Visit(db, token="token of admin", role_of=TOKENS.get)
+    rows = admin.contents("/access")["grants"]["rows"]
+    assert [(each["name"], each["verbs"], each["queue"]) for each in rows] == [
+        ("mailer", ["work"], "mail"), ("shop<b>", ["read", "send"], None),
+    ]  # fmt: skip
+    page = admin.page("/access")
+    assert "shop&lt;b&gt;" in page
+    assert "granted" in page

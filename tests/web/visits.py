@@ -19,7 +19,7 @@ PATHS = [
     "/queue?queue=mail", "/queue?queue=mail&state=dead", "/queue?queue=mail&state=leased",
     f"/message?queue=mail&id_hex={HOSTILE.hex()}&kind=welcome", "/message?queue=mail&id=none",
     "/workers", "/dead-letters", "/dead-letters?filter=none", "/scheduled", "/keys",
-    "/keys?prefix=order/", f"/key?key_hex={HOSTILE.hex()}", "/cluster",
+    "/keys?prefix=order/", f"/key?key_hex={HOSTILE.hex()}", "/cluster", "/access",
 ]  # fmt: skip
 
 
