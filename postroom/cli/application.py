@@ -33,6 +33,7 @@ from postroom.cli import (
     pipeline,
     queues,
     ranges,
+    recovery,
     serve,
     state,
     tour,
@@ -116,7 +117,7 @@ for each in (
     values.accounting, access.audit_log,
     mail.send, mail.peek, mail.reap, mail.bury, mail.inboxes, mail.scheduled, mail.cancel,
     mail.dead_letters, values.search, work.worker, measure.bench,
-    backup.backup, backup.verify, backup.restore,
+    backup.backup, backup.verify, backup.restore, recovery.recover,
 ):  # fmt: skip
     settings = NEGATIVE_NUMBERS if each is values.increment else None
     name = each.__name__.replace("_", "-")

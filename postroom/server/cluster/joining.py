@@ -78,6 +78,7 @@ class Joining:
         identity = formation.read_identity(self._engine)
         if identity is not None:
             self.store_id = identity.store_id
+            self._check_recovered()
             return
         self.store_id = self._random.randbytes(STORE_ID_BYTES)
         if self.record is None:
@@ -92,6 +93,14 @@ class Joining:
                 )
             )  # fmt: skip
             _log.info("the embedded store is now the first node of a cluster")
+
+    def _check_recovered(self) -> None:
+        record, known = self.record, self.known_nodes()
+        if record is not None and known is not None and known.cluster_id != record.cluster_id:
+            raise Invalid(
+                "a recovery of this folder was interrupted; nothing was changed: run 'postroom "
+                "recover --force' again"
+            )
 
     async def _check_adoption(self) -> None:
         heard, _ = await self._self_descriptions(self._first_addresses)
