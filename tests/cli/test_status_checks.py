@@ -14,13 +14,16 @@ from typer.testing import Result
 
 import postroom
 from postroom.cli import health, state
+from postroom.cli.queue_output import QueuesSummary
 from postroom.client.remote.nodes import NodeReport, Survey
 from postroom.ranges.nodes import NodeStatus
-from tests.cli.commands import NOBODY, invoke, lines
+from tests.cli.commands import NOBODY, invoke, lines, records
 from tests.cli.test_words import rows
 from tests.cluster.harness import ClusterProcesses, NodeProcess, cluster, eventually
+from tests.gateway.processes import free_address, running
 
 ANSWER_SECONDS = 2.0
+ATTEMPTS = 3
 WELL = NodeStatus(
     node_id=1, address=NOBODY, role="follower", leader=2, term=1, applied_index=17, last_index=17,
     serves=False, peers=(), disk_bytes=0, free_bytes=0, clock_offset_seconds=0.0,
@@ -80,6 +83,21 @@ def test_the_help_and_the_page_tell_each_code() -> None:
     assert {int(each) for each in re.findall(r"(\d):", row[1])} == codes - {0, 1}
 
 
+def test_status_tells_what_it_knows_if_the_queues_are_not_told_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(db: postroom.Database) -> QueuesSummary:
+        raise postroom.errors.Unavailable("no answer in time", retry_after=1.0)
+
+    monkeypatch.setattr(state, "summarize_queues", late)
+    address = free_address()
+    serve = ("serve", "--insecure", "--path", str(tmp_path / "store"), "--listen", address)
+    with running(*serve):
+        *_, totals = records("status", "--connect", address, "--insecure")
+    assert "no answer in time" in totals["queues"]["error"]
+    assert totals["counters"]["dead_letters"] == 0
+
+
 # --- nodes that hang, and no leader
 
 
@@ -90,11 +108,13 @@ def three(tmp_path: Path) -> Iterator[ClusterProcesses]:
 
 
 def asked(*arguments: str) -> Result:
-    """Run ``status``, which must answer in time."""
-    began = time.monotonic()
-    result = invoke("status", *arguments, "--insecure")
-    assert time.monotonic() - began < ANSWER_SECONDS, result.output
-    return result
+    """Run ``status``, which must answer in time; a machine may stand still once."""
+    for _ in range(ATTEMPTS):
+        began = time.monotonic()
+        result = invoke("status", *arguments, "--insecure")
+        if time.monotonic() - began < ANSWER_SECONDS:
+            return result
+    raise AssertionError(f"no answer within {ANSWER_SECONDS} s: {arguments}")
 
 
 def paused(three: ClusterProcesses, count: int) -> list[NodeProcess]:

@@ -12,7 +12,7 @@ from postroom.cli import health
 from postroom.client.remote.nodes import survey
 from postroom.errors import Unavailable
 from postroom.kv.engine_folder import EngineName
-from tests.cli.commands import invoke
+from tests.cli.test_status_checks import asked
 from tests.cluster.disks import SmallDisk, small_disks_work
 from tests.cluster.harness import INSECURE, ClusterProcesses, cluster, eventually
 from tests.kv.on_disk import INSTALLED
@@ -55,8 +55,8 @@ def test_three_nodes_whose_disks_fill_at_the_same_time_serve_reads_and_deletions
                 node.disk.fill(left)
             eventually(lambda: len([each for each in reasons(three) if each]) == 3)
             assert not is_taken(three, b"refused")
-            check = invoke("status", "--check", "--connect", three.addresses, "--insecure")
-            assert check.exit_code == health.REFUSES, check.output
+            assert asked("--check", "--connect", three.addresses).exit_code == health.REFUSES
+            assert asked("--connect", three.addresses).stdout.count("refuses writes") == 3
             before = len(list(db.scan()))
             assert db.get(b"49") == bytes(20_000)
             deleted = [b"%02d" % number for number in range(50 - before, 60 - before)]

@@ -56,7 +56,7 @@ def ended(script: str, folder: Path) -> int:
             shell.wait()
 
 
-def test_the_commands_lead_to_three_nodes_a_renewed_certificate_and_a_replaced_node(
+def test_the_commands_lead_to_three_nodes_a_backup_a_renewed_certificate_and_a_replaced_node(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -69,6 +69,7 @@ def test_the_commands_lead_to_three_nodes_a_renewed_certificate_and_a_replaced_n
     logs = [each.read_text() for each in sorted(tmp_path.glob("node-*.log"))]
     assert code == 0, "\n".join([told, (tmp_path / "errors").read_text(), *logs])
     assert told.splitlines()[-2:] == ["nothing is wrong", "hello"]
+    assert told.splitlines().count("hello") == 2, "the restored store has it, too"
     for number in (1, 2, 3):
         assert re.search(rf"^ {number} +127\S+ +(leader|follower)", told, re.MULTILINE)
     secrets = [tmp_path / "tokens", *tmp_path.glob("*.key")]
