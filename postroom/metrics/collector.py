@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -31,9 +31,13 @@ _STEP: Final = 2
 """The powers of two from one bound of a bucket to the next."""
 
 
-def node_points(node: Node) -> list[Point]:
-    """Return the figures of a node, which does nothing else meanwhile."""
-    return readable(partial(group, node) for group in _GROUPS)
+def points_of(driver: NodeDriver) -> list[Point]:
+    """Return the figures of a node, which takes turns between two groups of them."""
+
+    def look(group: Callable[[Node], Iterable[Point]], points: list[Point]) -> None:
+        driver.look(lambda node: points.extend(group(node)))
+
+    return readable(partial(look, group) for group in _GROUPS)
 
 
 class EmbeddedStore:
@@ -49,7 +53,7 @@ class EmbeddedStore:
 
     def points(self) -> list[Point]:
         """Return its figures."""
-        return self._driver.look(node_points)
+        return points_of(self._driver)
 
 
 class ServedStore:
@@ -66,7 +70,7 @@ class ServedStore:
         """Return its figures."""
         served, driver = self._served, self._served.driver
         own = [*clients(served), *certificates(served)]
-        return own if driver is None else [*own, *driver.look(node_points)]
+        return own if driver is None else [*own, *points_of(driver)]
 
     def is_here(self) -> bool:
         """Return whether the calling thread runs its event loop."""

@@ -24,8 +24,8 @@ ANSWER_SECONDS: Final = 1.0
 KEPT_SECONDS: Final = 0.2
 """The time for which a sample counts as new, however many ask."""
 
-Group = Callable[[], Iterable[Point]]
-"""A function that reads figures which belong together."""
+Group = Callable[[list[Point]], None]
+"""A function that adds figures which belong together to a list."""
 
 _log = logging.getLogger(__name__)
 _unreadable: Final = (Error, EngineFailed, OSError, *UNDECODABLE)
@@ -101,12 +101,18 @@ class Sampling:
 
 
 def readable(groups: Iterable[Group]) -> list[Point]:
-    """Return the figures of groups. Those that damage makes unreadable are counted instead."""
+    """Return the figures of groups. A group that meets damage ends there, and is counted.
+
+    Raises:
+        DatabaseClosed: the node is closed.
+    """
     points: list[Point] = []
     unreadable = 0
     for group in groups:
         try:
-            points += group()
+            group(points)
+        except DatabaseClosed:
+            raise
         except _unreadable:
             unreadable += 1
     return [*points, Point("postroom_unreadable", unreadable)]

@@ -16,7 +16,7 @@ import pytest
 
 import postroom
 from postroom.metrics.client_figures import certificates, clients
-from postroom.metrics.collector import node_points
+from postroom.metrics.collector import points_of
 from postroom.metrics.process_figures import process
 from postroom.metrics.table import METRICS, Metric, Point
 from postroom.server.cluster.security import Security
@@ -53,7 +53,7 @@ def points_of_all_sources(folder: Path) -> Iterator[Point]:
             tx.enqueue("work", b"v", kind="mail")
         db.queue("work").claim(1)[0].reject()
         driver: Any = db.sender
-        yield from driver.look(node_points)
+        yield from points_of(driver)
     yield from process()
     load = SimpleNamespace(requests=0, bytes=0, unread_bytes=0, refused=0, denied=0)
     sessions = type("Sessions", (list,), {"admission": load})()

@@ -226,6 +226,22 @@ def test_a_closed_store_is_not_up(tmp_path: Path) -> None:
     assert told.get("term") is None
 
 
+def test_a_node_takes_turns_between_two_groups_of_figures(
+    db: postroom.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver: Any = db.sender
+    look, looks = driver.look, []
+
+    def look_and_put(read: Any) -> None:
+        look(read)
+        db.put(b"k", b"v")  # the lock is free
+        looks.append(read)
+
+    monkeypatch.setattr(driver, "look", look_and_put)
+    assert collected(db).get("up") == 1
+    assert len(looks) > 5
+
+
 def down(collector: postroom.metrics.StoreCollector) -> Scraped | None:
     """Return what is told of a node that does not answer; ``None``: it answers."""
     told = Scraped(collector.collect())

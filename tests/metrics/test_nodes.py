@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -119,6 +120,42 @@ def test_a_node_without_a_leader_tells_what_it_knows(tmp_path: Path, addresses: 
                     await node.stop()
 
     run(main())
+
+
+def test_a_node_whose_loop_hangs_is_told_by_its_endpoint(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    async def main() -> None:
+        node = Serving(tmp_path / "a", addresses[0])
+        metrics, goes_on = free_address(), threading.Event()
+        node.served.companions.append(Endpoint(metrics, StoreCollector(ServedStore(node.served))))
+
+        def look_while_it_hangs() -> Scraped:
+            try:
+                return eventually(lambda: down(metrics)) or Scraped(())
+            finally:
+                goes_on.set()
+
+        try:
+            await node.wait_ready()
+            await until(metrics, lambda told: told.get("leads") == 1)
+            looking = asyncio.create_task(asyncio.to_thread(look_while_it_hangs))
+            await asyncio.sleep(0)  # it has begun
+            goes_on.wait(60)  # the loop hangs
+            told = await looking
+            assert told.get("leads") == 1
+            assert (told.get("sample_age_seconds") or 0) > 1
+            await until(metrics, lambda told: told.get("up") == 1)
+        finally:
+            await node.stop()
+
+    run(main())
+
+
+def down(address: str) -> Scraped | None:
+    """Return what is told of a node that does not answer; ``None``: it answers."""
+    told = scraped(address)
+    return told if told.get("up") == 0 else None
 
 
 def test_a_node_that_has_not_joined_tells_of_its_process(

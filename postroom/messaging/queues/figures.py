@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OTHER_KINDS: Final = "other"
 """The kind that stands for all kinds beyond the first ``METRICS_KINDS_MAX``."""
-OLDEST_AMONG: Final = 1000
+OLDEST_AMONG: Final = 200
 """The number of ready messages, those longest in memory, among which the oldest is looked for."""
 
 
