@@ -14,6 +14,9 @@ a new snapshot is begun. The same follower back after a break goes on where it w
 election time-out: frames are rarely lost unless a stream breaks, and a repetition would make a slow
 transfer slower.
 
+A follower may refuse a chunk for long because the range was split since, and another range of its
+node has keys of the snapshot. If the state is another one by then, a new snapshot is begun.
+
 A transfer takes no more than its share of a turn (``snapshot_bytes_per_turn_max``, all peers
 together), and does not slow the group's entries.
 
@@ -87,6 +90,7 @@ class _OutgoingSnapshot:
     news_at: float = 0.0
     probing: bool = False
     wants_earlier_since: float | None = None
+    refused_since: float | None = None
 
     def read(self) -> bool:
         """Put the next chunk into the window, if there is one."""
@@ -150,13 +154,25 @@ class SnapshotSender:
         if peer is None or transfer is None or message.transfer != transfer.number:
             return
         core.answered_at[peer] = core.now
-        if message.next_ordinal >= transfer.first_ordinal:
-            transfer.wants_earlier_since = None
+        if message.next_ordinal > transfer.first_ordinal:
+            transfer.wants_earlier_since = transfer.refused_since = None
             transfer.taken(message.next_ordinal, core.now)
+        elif message.next_ordinal == transfer.first_ordinal:
+            transfer.wants_earlier_since = None
+            if self._is_outdated(transfer):
+                self.end(peer)
         elif transfer.wants_earlier_since is None:
             transfer.wants_earlier_since = core.now
         elif core.now >= transfer.wants_earlier_since + 2 * core.options.heartbeat_seconds:
             self.end(peer)
+
+    def _is_outdated(self, transfer: _OutgoingSnapshot) -> bool:
+        """Return whether a follower has refused a chunk for long, and the state is another one."""
+        core = self._core
+        if transfer.refused_since is None:
+            transfer.refused_since = core.now
+        is_refused = core.now >= transfer.refused_since + core.options.election_seconds_max
+        return is_refused and core.applied_index > transfer.snapshot.index
 
     def is_under_way(self, peer: Node) -> bool:
         """Return whether ``peer`` is being sent a snapshot."""

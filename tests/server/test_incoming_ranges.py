@@ -163,6 +163,31 @@ def test_a_split_is_applied_in_the_turn_in_which_its_range_came_by_a_snapshot(
     cluster.close()
 
 
+def test_a_snapshot_that_began_before_a_split_begins_anew_when_it_is_refused(has_log: bool) -> None:
+    """The node has the right half already, which has keys of the snapshot."""
+
+    def no_chunk(_: int, to: NodeId, group: int, message: Message) -> bool:
+        return to == 3 and group == 2 and isinstance(message, Chunk)
+
+    cluster = filled(SplitCluster(SHORT_LOG, has_log=has_log))
+    cluster.crash(3)
+    cluster.split(b"m")
+    for number in range(20):
+        cluster.put(b"c%d" % number)
+    cluster.blocking = [no_chunk]
+    cluster.start(3)
+    cluster.until(lambda: cluster.hosted(3, 2))
+    leader = cluster.hosted(cluster.awaited_leader(2), 2)
+    assert leader is not None
+    cluster.until(lambda: leader.group._feeding.snapshots.are_under_way)
+    cluster.split(b"t", 3, range_id=2)
+    cluster.until(lambda: cluster.is_level(3))
+    assert cluster.hosted(3, 2).group.holds_nothing  # type: ignore[union-attr]
+    cluster.blocking.clear()
+    cluster.settle(1, 2, 3)
+    cluster.close()
+
+
 def test_a_node_that_was_away_gets_what_several_splits_have_made(has_log: bool) -> None:
     cluster = filled(SplitCluster(SHORT_LOG, has_log=has_log))
     cluster.crash(3)
