@@ -258,7 +258,7 @@ def tail(
     store: StoreOptions,
     notation: Notation,
     name: Name,
-    since: Annotated[
+    ago: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
@@ -277,9 +277,9 @@ def tail(
     with store.open_existing() as db:
         queue = db.queue(name)
         queue.info()
-        if since is None:
-            since = 0.0 if store.path is None else float("inf")
-        for message in islice(ended_messages(db, queue, since, follow=store.path is None), limit):
+        if ago is None:
+            ago = 0.0 if store.path is None else float("inf")
+        for message in islice(ended_messages(db, queue, ago, follow=store.path is None), limit):
             if notation.as_json:
                 print_json_message(notation, message)
             else:

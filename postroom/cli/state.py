@@ -415,6 +415,7 @@ def _facts(now: postroom.Status) -> dict[str, object]:
     return {
         "version": postroom.__version__,
         **now._asdict(),
+        "store_id": now.store_id.hex(),
         "timestamp": now.timestamp.datetime.isoformat(),
         "counters": _counter_facts(now.counters),
         "services": [each._asdict() for each in now.services],

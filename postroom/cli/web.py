@@ -30,7 +30,7 @@ Host = Annotated[
 Payloads = Annotated[bool, typer.Option("--payloads", help="Show values and payloads.")]
 CodecName = Annotated[
     str | None,
-    typer.Option("--codec", metavar="NAME", help="Unpack them with this codec: json, msgpack."),
+    typer.Option("--codec", metavar="CODEC", help="Unpack them with json or msgpack."),
 ]
 
 

@@ -24,7 +24,8 @@ COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
     "increment", "scan", "watch", "accounting", "send", "peek", "reap", "bury", "inboxes",
     "scheduled", "search",
-    "cancel", "dead-letters", "worker", "bench", "forget-position", "gateway", "web",
+    "cancel", "dead-letters", "worker", "bench", "forget-position", "gateway", "web", "backup",
+    "verify", "restore", "audit-log",
 }  # fmt: skip
 
 

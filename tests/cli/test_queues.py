@@ -124,7 +124,7 @@ def test_dead_letters_and_what_has_ended(shell: Shell) -> None:
         a.acknowledge()
         b.reject(dead=True, reason="no\tuse")
         c.reject(dead=True)
-    ended = shell.lines("tail", "emails", "--since", "600", "--limit", "3")
+    ended = shell.lines("tail", "emails", "--ago", "600", "--limit", "3")
     assert [line.split("\t")[:3] for line in ended] == [
         ["a", "k", "done"], ["b", "k", "dead"], ["c", "k", "dead"]
     ]  # fmt: skip
