@@ -7,7 +7,8 @@ from pathlib import Path
 
 import postroom
 
-WANTED = {"postroom/py.typed", "postroom/gateway/postroom.proto", "LICENSE"}
+LICENCES = {"LICENSE", "htmx.LICENSE", "uPlot.LICENSE"}
+WANTED = {"postroom/py.typed", "postroom/web/templates/base.html", *LICENCES}
 
 place = Path(postroom.__file__)
 if not place.is_relative_to(sys.prefix):

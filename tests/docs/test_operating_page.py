@@ -18,23 +18,23 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()
 COMMANDS = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+PORTS = ("01", "02", "03", "11", "12", "13")
+"""The last digits of the ports of the page."""
 WALK_SECONDS = 200.0
 
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("openssl") and shutil.which("bash")), reason="needs OpenSSL and bash"
+    not all(map(shutil.which, ("bash", "curl", "openssl"))), reason="needs bash, curl and OpenSSL"
 )
 
 
-def free_ports(count: int) -> str:
-    """Return the beginning of free ports that end in 1, 2, ..., ``count``."""
+def free_ports() -> str:
+    """Return the first three digits of ports of which those that the page uses are free."""
     while True:
-        beginning = str(random.randrange(1024, 3276))
+        beginning = str(random.randrange(103, 327))
         try:
             with ExitStack() as stack:
-                for number in range(1, count + 1):
-                    stack.enter_context(
-                        socket.create_server(("127.0.0.1", int(f"{beginning}{number}")))
-                    )
+                for port in PORTS:
+                    stack.enter_context(socket.create_server(("127.0.0.1", int(beginning + port))))
         except OSError:
             continue
         return beginning
@@ -63,12 +63,13 @@ def test_the_commands_lead_to_three_nodes_a_backup_a_renewed_certificate_and_a_r
     program = tmp_path / "bin" / "postroom"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m postroom "$@"\n')
     program.chmod(0o755)
-    script = "\n".join(COMMANDS).replace("127.0.0.1:740", f"127.0.0.1:{free_ports(3)}")
+    script = "\n".join(COMMANDS).replace("127.0.0.1:74", f"127.0.0.1:{free_ports()}")
     code = ended(script, tmp_path)
     told = (tmp_path / "told").read_text()
     logs = [each.read_text() for each in sorted(tmp_path.glob("node-*.log"))]
     assert code == 0, "\n".join([told, (tmp_path / "errors").read_text(), *logs])
     assert told.splitlines()[-2:] == ["nothing is wrong", "hello"]
+    assert "postroom_up 1.0" in told.splitlines()
     assert told.splitlines().count("hello") == 2, "the restored store has it, too"
     for number in (1, 2, 3):
         assert re.search(rf"^ {number} +127\S+ +(leader|follower)", told, re.MULTILINE)
