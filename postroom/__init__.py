@@ -43,6 +43,7 @@ from postroom.version import VERSION
 if TYPE_CHECKING:
     from postroom.client.bulk import Partition
     from postroom.client.codec import Codec
+    from postroom.client.history import MessageTrace, TraceEvent
     from postroom.client.queues.messages import QueueInfo, QueueSchedule
     from postroom.client.queues.results import TaskResult
     from postroom.client.queues.sending import Enqueue
@@ -103,6 +104,7 @@ __all__ = [
     "KeyTooLarge",
     "LeaseLost",
     "Message",
+    "MessageTrace",
     "NodeInfo",
     "NotInTransaction",
     "OutboxFull",
@@ -133,6 +135,7 @@ __all__ = [
     "TaskFailed",
     "TaskResult",
     "Timestamp",
+    "TraceEvent",
     "Transaction",
     "TransactionClosed",
     "TransactionConflict",
@@ -156,6 +159,7 @@ __all__ = [
 _NAMES: Final = {
     "client.bulk": "Partition",
     "client.codec": "Codec",
+    "client.history": "MessageTrace TraceEvent",
     "client.queues.messages": "QueueInfo QueueSchedule",
     "client.queues.results": "TaskResult",
     "client.queues.sending": "Enqueue",

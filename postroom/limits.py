@@ -101,6 +101,10 @@ GATHERED_BYTES_MAX: Final = 1024 * 1024
 
 QUEUE_EPOCH_MAX: Final = 1_000_000_000
 """The largest number of times that a message of a queue may claim to have been fired."""
+TRACED_QUEUES_MAX: Final = 1_000
+"""The queues in which a message is looked for whose queue is not named."""
+TRACED_COMMITS_MAX: Final = 100
+"""The timestamps whose COMMIT records one request asks for."""
 REASON_CHARACTERS_MAX: Final = 1000
 """The length of the stored reason of a failure."""
 RESULT_BYTES_MAX: Final = 64 * 1024

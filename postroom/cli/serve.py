@@ -100,6 +100,16 @@ SplitBytes = Annotated[
         show_default="0",
     ),
 ]
+Slow = Annotated[
+    float | None,
+    typer.Option(
+        "--slow",
+        metavar="SECONDS",
+        min=0,
+        help="Log commits and locks that take SECONDS, and all conflicts.",
+        show_default=False,
+    ),
+]
 Grpc = Annotated[
     str | None,
     typer.Option(
@@ -136,6 +146,7 @@ def serve(
     engine: Engine = None,
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
     split_bytes: SplitBytes = None,
+    slow: Slow = None,
     grpc: Grpc = None,
     metrics: Metrics = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
@@ -167,6 +178,7 @@ def serve(
             engine=_engine(engine),
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
             split_bytes=None if split_bytes is None else as_split_bytes(split_bytes),
+            slow_seconds=slow,
         )
         companions: list[MakeCompanion] = []
         if grpc is not None:

@@ -12,6 +12,7 @@ from postroom.client import arguments, values
 from postroom.client.access import AccessCalls
 from postroom.client.codec import Packing
 from postroom.client.commits import commit_in_ranges, commit_one, repeat_one
+from postroom.client.history import MessageTrace, traces_of
 from postroom.client.pages import stored_letters, stored_schedule
 from postroom.client.queues.messages import QueueInfo, info_of
 from postroom.client.queues.queue import Queue
@@ -281,6 +282,29 @@ class Administration:
             raise TimeoutError(
                 f"outbox entries were still due after {timeout:g} s, or no node could tell"
             ) from None
+
+    async def trace(
+        self,
+        id: str | bytes,  # noqa: A002 - the id of a message is called id everywhere
+        *,
+        key: bytes | None = None,
+        queue: str | None = None,
+    ) -> list[MessageTrace]:
+        """Return the time lines of the messages with an id; empty: the store knows none.
+
+        The id of a message of an inbox is unique; queues may have several messages of one id. With
+        the key of its inbox a message is found faster, and longer after it was consumed.
+
+        Args:
+            id: the id of a message, of something scheduled, or of a dead letter.
+            key: the key of its inbox.
+            queue: look in this queue only.
+
+        Raises:
+            Invalid: the id is too long; or there is no such queue.
+        """
+        of_key = None if key is None else arguments.key(key)
+        return await traces_of(self._sender, id, of_key, queue)
 
     # --- readers that come back later
 

@@ -43,6 +43,7 @@ class Administration:
     scheduled = blocking(administration.Administration.scheduled)
     cancel = blocking(administration.Administration.cancel)
     drain = blocking(administration.Administration.drain)
+    trace = blocking(administration.Administration.trace)
 
     # --- readers that come back later
 

@@ -20,6 +20,7 @@ from postroom.messaging.counters import Conservation
 from postroom.messaging.due import earliest
 from postroom.messaging.halves import MessagingHalves
 from postroom.messaging.handover.receiving import HandedOver
+from postroom.messaging.history import MessageHistory
 from postroom.messaging.images import check_image
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_reads import Peeks, check_inbox
@@ -140,6 +141,7 @@ class Messaging:
             staged, StagedBatches(staged, self.dead_letters, registry.writes, bounds),
             Sweeping(staged),
             BulkLoads(range_id),
+            MessageHistory(range_id, outboxes, self.inboxes, bounds),
         )  # fmt: skip
         for each in evaluators:
             each.register(registry)

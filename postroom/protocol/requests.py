@@ -36,6 +36,7 @@ import msgspec
 
 from postroom.errors import VersionMismatch
 from postroom.messaging import bulk_requests as bulk_messages
+from postroom.messaging import history_requests as histories
 from postroom.messaging import requests as messages
 from postroom.messaging.handover import requests as handovers
 from postroom.messaging.ingest import requests as ingests
@@ -68,6 +69,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     ingests,
     queues,
     queue_queries,
+    histories,
 )
 """The modules that define requests."""
 

@@ -40,6 +40,7 @@ from postroom.ranges.split.by_size import SPLIT_BYTES_KEY, SizeSplits
 from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
+from postroom.ranges.timed_replica import SlowLog, TimedReplica
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.ranges.transactions.records import has_under_way
 from postroom.ranges.transactions.service import TransactionService
@@ -71,6 +72,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             away (:mod:`.lease_spreading`).
         split_bytes: the bytes from which ranges split, if the store has no such setting yet
             (:mod:`postroom.ranges.split.by_size`); ``None``: this node wants none.
+        slow_seconds: the duration from which commits and locks are logged as slow, and with it all
+            conflicts; ``None``: nothing of this is logged.
         is_general_only: whether all proposals are made in the general way
             (:mod:`postroom.messaging.usual`).
     """
@@ -89,6 +92,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     rests_alone: bool = False
     spread_seconds: float = 10.0
     split_bytes: int | None = None
+    slow_seconds: float | None = None
     is_general_only: bool = msgspec.field(
         default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
     )
@@ -174,7 +178,7 @@ def assemble_range(
         wake_ups: the wake-ups of its services.
     """
     options = node.options
-    replica = Replica(range_id, options.node_id, stored, node.clock, host, wake_ups.create())
+    replica = _replica(range_id, node, host, stored, wake_ups.create())
     protections, registry = replica.protections, replica.registry
     if range_id != ROOT_ID:
         root = node.replicas.by_id(ROOT_ID)
@@ -210,6 +214,23 @@ def assemble_range(
     return RangeComponents(
         replica, messaging, deliveries, executions, departures, advances, splits, preparing
     )
+
+
+def _replica(
+    range_id: int, node: AssembledNode, host: Host, stored: Engine, watched: WakeUp
+) -> Replica:
+    """Return a replica; one that takes times, if the node was asked for it."""
+    options, clock = node.options, node.clock
+    if options.slow_seconds is None:
+        return Replica(range_id, options.node_id, stored, clock, host, watched)
+    replica = TimedReplica(range_id, options.node_id, stored, clock, host, watched)
+    root = replica if range_id == ROOT_ID else node.replicas.by_id(ROOT_ID)
+    assert isinstance(root, TimedReplica)
+    if root is replica:
+        replica.watch(SlowLog(options.slow_seconds, node.monotonic))
+    else:
+        replica.watch(root.slow_log)
+    return replica
 
 
 def held_ranges(engine: Engine, stored: Engine) -> list[int]:

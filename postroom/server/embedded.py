@@ -47,7 +47,11 @@ Durability = Literal["commit", "interval", "none"]
 
 
 def _options(
-    durability: Durability, gc_ttl: float, disk_reserve_bytes: int, memory_bytes: int
+    durability: Durability,
+    gc_ttl: float,
+    disk_reserve_bytes: int,
+    memory_bytes: int,
+    slow: float | None = None,
 ) -> NodeOptions:
     if durability not in ("commit", "interval", "none"):
         raise ValueError(f'durability is "commit", "interval" or "none", not {durability!r}')
@@ -57,12 +61,15 @@ def _options(
         raise ValueError(f"gc_ttl is a number of seconds above 0, not {gc_ttl}")
     arguments.count(disk_reserve_bytes, "disk_reserve_bytes", 0)
     arguments.count(memory_bytes, "memory_bytes", MEMORY_BYTES_MIN)
+    if slow is not None and not arguments.number(slow, "slow") >= 0:
+        raise ValueError(f"slow is a number of seconds from 0 on, or None, not {slow}")
     return NodeOptions(
         sync=durability == "commit",
         sync_interval_seconds=SYNC_INTERVAL_SECONDS if durability == "interval" else None,
         gc_ttl_seconds=gc_ttl,
         disk_reserve_bytes=disk_reserve_bytes,
         memory_bytes=memory_bytes,
+        slow_seconds=slow,
         rests_alone=True,
     )
 
@@ -159,6 +166,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     engine: EngineName | None = None,
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
+    slow: float | None = None,
 ) -> blocking.CoreDatabase:
     """Open the store in the folder ``path``, creating it if it is missing.
 
@@ -181,6 +189,8 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
         memory_bytes: the budget for the parts of the store that are kept in memory: memtables, and
             the values and blocks that were read last. At least 8 MiB. Files of the store that the
             system maps into memory do not count.
+        slow: commits and locks that take this many seconds are logged, with what they waited for,
+            and so are all conflicts (logger ``postroom.slow``); ``None``: nothing of this is.
 
     Returns:
         The store. It is a context manager, which closes it at the end of the block.
@@ -204,7 +214,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     """
     randomness = _randomness()
     values = resolve(codec)
-    options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes)
+    options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes, slow)
     files = _Files(create, engine, log_segment_bytes)
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = ThreadDriver(node, randomness)
@@ -224,6 +234,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     engine: EngineName | None = None,
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
+    slow: float | None = None,
 ) -> asynchronous.CoreDatabase:
     """Open the store in the folder ``path``, for asyncio, creating it if it is missing.
 
@@ -239,6 +250,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
         engine: see :func:`postroom.open`.
         log_segment_bytes: see :func:`postroom.open`.
         memory_bytes: see :func:`postroom.open`.
+        slow: see :func:`postroom.open`.
 
     Returns:
         The store. It is an asynchronous context manager, which closes it at the end of the block.
@@ -255,7 +267,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     """
     randomness = _randomness()
     values = resolve(codec)
-    options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes)
+    options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes, slow)
     files = _Files(create, engine, log_segment_bytes)
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = AsyncioDriver(node, randomness)

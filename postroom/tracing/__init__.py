@@ -38,8 +38,8 @@ _RECORDS_NOTHING = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 def instrument(target: Any, *, tracer_provider: trace.TracerProvider | None = None) -> bool:
     """Have a database, or a worker and its database, make spans from now on.
 
-    Instrument a database before you make queues and transactions of it. Instrument a worker after
-    it has been given its database, and before it runs. A second call changes nothing.
+    Instrument a database before you make queues and transactions of it, and a worker before it
+    runs. A worker may get its database later. A second call changes nothing.
 
     Args:
         target: a database or a worker, of either form.
@@ -58,16 +58,11 @@ def instrument(target: Any, *, tracer_provider: trace.TracerProvider | None = No
         _log.info("no spans are made: configure the SDK of OpenTelemetry before instrument()")
         return False
     tracer = provider.get_tracer("postroom", VERSION)
-    if isinstance(target, WorkerTasks):
-        _reach_through(target.db, tracer)
-        target.make_caller = TracedCaller.maker(tracer)
-    else:
-        _reach_through(target, tracer)
-    return True
 
-
-def _reach_through(db: Any, tracer: trace.Tracer) -> None:
     def traced(sender: Sender) -> Sender:
         return sender if isinstance(sender, TracedSender) else TracedSender(sender, tracer)
 
-    db.reach_through(traced)
+    target.reach_through(traced)
+    if isinstance(target, WorkerTasks):
+        target.make_caller = TracedCaller.maker(tracer)
+    return True

@@ -26,7 +26,9 @@ def address() -> str:
 
 
 @contextmanager
-def served(folder: Path, address: str, *options: str) -> Iterator[None]:
+def served(folder: Path, address: str, *options: str) -> Iterator[list[str]]:
+    """Serve a folder; the list gets what the node has logged, at the end."""
+    logged: list[str] = []
     command = [
         sys.executable, "-m", "postroom", "serve", "--insecure", "--data", str(folder),
         "--listen", address, *options,
@@ -37,9 +39,9 @@ def served(folder: Path, address: str, *options: str) -> Iterator[None]:
             while (line := node.stderr.readline()) and not line.startswith("ready"):
                 pass
             assert line.strip() == f"ready {address}"
-            yield
+            yield logged
             node.send_signal(signal.SIGTERM)
-            node.communicate(timeout=WAIT_SECONDS)
+            logged += node.communicate(timeout=WAIT_SECONDS)[1].splitlines()
             assert node.returncode == 0
         finally:
             node.kill()
@@ -92,3 +94,16 @@ def test_a_folder_that_is_open_elsewhere_names_the_command_that_serves_it(
         assert "postroom.connect(" in str(told.value)
         result = invoke("get", "k", "--path", str(folder))
         assert failed_with(result, 1, f"postroom serve --path {folder}", "--connect")
+
+
+def test_a_node_logs_the_commits_that_are_slow(tmp_path: Path, address: str) -> None:
+    with (
+        served(tmp_path / "data", address, "--slow", "0") as logged,
+        postroom.connect(address, insecure=True) as db,
+    ):
+        db.put(b"order/17", b"secret")
+    (line,) = [each for each in logged if "postroom.slow" in each]
+    assert "slow: commit at b'order/17' of transaction" in line
+    assert line.endswith(" s for the sync")
+    result = invoke("serve", "--path", str(tmp_path), "--listen", address, "--slow", "-1")
+    assert failed_with(result, 2, "--slow")

@@ -83,6 +83,8 @@ scan_records          read             everything
 list_ranges           read             everything
 list_dead_letters     read             everything
 list_scheduled        read             everything
+trace_message         read             everything
+find_commits          read             everything
 read_counters         read             everything
 await_quiet           read             everything
 read_positions        read             everything

@@ -155,3 +155,16 @@ def test_a_traced_task_keeps_its_result(spans: Spans, form: str) -> None:
             assert await handle.result() == b"result"
 
     asyncio.run(use())
+
+
+def test_a_worker_may_get_its_database_after_it_is_instrumented(spans: Spans) -> None:
+    worker = postroom.Worker()
+    worker.task("mail")(lambda message, tx: None)
+    tracing.instrument(worker, tracer_provider=spans.provider)
+    with postroom.open(":memory:") as db:
+        db.create_queue("mail")
+        worker.bind(db)
+        with db.begin() as tx:
+            tx.enqueue("mail", b"1")
+        worker.run_until_idle()
+    assert linked(spans.only("process mail")) == [id_of(spans.only("send mail"))]

@@ -25,6 +25,7 @@ import msgspec
 
 from postroom.client.routing.range_cache import RangeCache
 from postroom.messaging import due
+from postroom.messaging.history_requests import FindCommits, TraceMessage
 from postroom.messaging.requests import (
     AwaitQuiet,
     Counters,
@@ -123,6 +124,11 @@ def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
     return sorted(by_id.values(), key=lambda each: each.start)
 
 
+def _joined(answers: list[list[Any]]) -> list[Any]:
+    """Return what all ranges have found."""
+    return [*itertools.chain(*answers)]
+
+
 def _nothing(_: Iterable[None]) -> None:
     """Return the answer to a request that has none."""
 
@@ -175,6 +181,7 @@ def _schedule_order(name: bytes) -> _ScheduleOrder:
 
 MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     AwaitQuiet: _nothing,
+    FindCommits: _joined,
     ListDeadLetters: _letters,
     ListRanges: _in_order,
     ListScheduled: _schedule,
@@ -183,6 +190,7 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     ReadCounters: summed,
     Refresh: max,
     ReleaseLocks: _nothing,
+    TraceMessage: _joined,
 }
 """The functions that make one answer of several, if it takes nothing but the answers."""
 

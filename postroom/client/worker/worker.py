@@ -34,7 +34,7 @@ from postroom.limits import ATTEMPTS_MAX_DEFAULT, TRANSACTION_SECONDS_MAX
 
 P = ParamSpec("P")
 R = TypeVar("R")
-DatabaseT = TypeVar("DatabaseT")
+DatabaseT = TypeVar("DatabaseT", bound=asynchronous.CoreDatabase | blocking.CoreDatabase)
 MakeCaller: TypeAlias = Callable[
     [asynchronous.CoreDatabase, blocking.CoreDatabase | None, Threads], FunctionCaller
 ]
@@ -69,6 +69,7 @@ class WorkerTasks(Generic[DatabaseT]):
         check_hooks(on_failure=on_failure, on_dead=on_dead)
         self.hooks = Hooks(on_failure, on_dead)
         self.make_caller = FunctionCaller
+        self._wrap: Callable[[Any], Any] | None = None
         self.caller: FunctionCaller | None = None
         self._db: DatabaseT | None = None
         if db is not None:
@@ -98,6 +99,17 @@ class WorkerTasks(Generic[DatabaseT]):
         if not isinstance(db, self._kind):
             raise TypeError(self._takes)
         self._db = db
+        if self._wrap is not None:
+            db.reach_through(self._wrap)
+
+    def reach_through(self, wrap: Callable[[Any], Any]) -> None:
+        """Have its database, also one that it is given later, send through ``wrap(sender)``.
+
+        For layers on top, such as tracing.
+        """
+        self._wrap = wrap
+        if self._db is not None:
+            self._db.reach_through(wrap)
 
     @property
     def db(self) -> DatabaseT:

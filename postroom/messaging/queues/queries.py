@@ -202,7 +202,8 @@ class ReadQueues(ConcernsRoot, Read, frozen=True, tag="read_queues"):
 class ReadQueueMessage(NeedsQueue, Read, frozen=True, tag="read_queue_message"):
     """A request for the messages with an id, of any kind (``None``) or of one.
 
-    The answer is a ``list[StoredQueueMessage]``.
+    With ``gone`` also for those that exist only for readers of the past: cancelled ones, and done
+    ones that are to be purged. The answer is a ``list[StoredQueueMessage]``.
     """
 
     answer: ClassVar = list[StoredQueueMessage]
@@ -212,6 +213,7 @@ class ReadQueueMessage(NeedsQueue, Read, frozen=True, tag="read_queue_message"):
     queue: QueueName
     id: QueueMessageId
     kind: Kind | None = None
+    gone: bool = False
 
     def concerns(self) -> Concern:
         """Return the id, beside which the places of its messages are found."""

@@ -132,19 +132,19 @@ class Reading:
         found = []
         for locator in locators(view, manager, request.id, request.kind):
             view.steps += 4
-            message = self._message_now(view, manager, locator)
+            message = self._message_now(view, manager, locator, gone=request.gone)
             if message is not None:
                 found.append(message)
         return found
 
     def _message_now(
-        self, view: View, manager: Manager, locator: Locator
+        self, view: View, manager: Manager, locator: Locator, *, gone: bool
     ) -> StoredQueueMessage | None:
         body = read_body(view, manager, locator)
         if body is None:
             return None
         state = read_state(view, manager, locator)
-        if is_gone(state, manager.definition.settings, view.now):
+        if not gone and is_gone(state, manager.definition.settings, view.now):
             return None
         lease = manager.leases.get(locator)
         if lease is not None and lease.entry.seq == body.seq:

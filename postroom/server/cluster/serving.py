@@ -74,6 +74,7 @@ class NodeSettings:
         log_segment_bytes: the length of new segments of the log; ``None``: the default.
         memory_bytes: the budget for the parts of the store that are kept in memory.
         split_bytes: the bytes from which ranges of a new store split; 0: never; ``None``: unsaid.
+        slow_seconds: see ``NodeOptions``.
     """
 
     folder: Path
@@ -87,6 +88,7 @@ class NodeSettings:
     log_segment_bytes: int | None = None
     memory_bytes: int = MEMORY_BYTES
     split_bytes: int | None = None
+    slow_seconds: float | None = None
 
 
 class CompanionService(Protocol):
@@ -253,6 +255,7 @@ class ServedNode:
             disk_reserve_bytes=settings.disk_reserve_bytes,
             memory_bytes=settings.memory_bytes,
             split_bytes=settings.split_bytes,
+            slow_seconds=settings.slow_seconds,
         )
         node = Node(self._engine, self._clock, self._random, peers, options)
         self._driver = AsyncioDriver(node, self._random, is_embedded=False)

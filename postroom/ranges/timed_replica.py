@@ -1,0 +1,203 @@
+"""A replica that logs slow commits and locks, what they waited for, and commits that have lost.
+
+A node has such replicas only if it was asked for this (``--slow``). Others do without all of it.
+
+::
+
+    arrived ──────────────────────────▶ in a proposal ───────────▶ answered
+            commits of others, or       the sync; with other members
+            a lock (from the first      a majority, too
+            time in line for one)
+
+Lines have no values and no payloads, and keys are shortened. Their number is bounded
+(:mod:`postroom.log_once`): the rest is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from postroom.errors import TransactionConflict, shorten
+from postroom.log_once import LogOnce
+from postroom.ranges.calls import Call, Proposal
+from postroom.ranges.replica import Replica
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
+
+_SHOWN_KEY_BYTES: Final = 16
+_TIMED: Final = frozenset((CommitTransaction, GetForUpdate, Lock))
+
+_log: Final = logging.getLogger("postroom.slow")
+
+
+class SlowLog:
+    """The log of slow and lost transactions of one node.
+
+    Args:
+        seconds: a commit or a lock that takes this long is slow.
+        monotonic: returns the time in seconds.
+    """
+
+    def __init__(self, seconds: float, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self._seconds = seconds
+        self._slow, self._lost = LogOnce(), LogOnce()
+
+    def ended(self, call: TimedCall, error: BaseException | None) -> None:
+        """Log a call that has ended, if it was slow or has lost."""
+        now = self.monotonic()
+        if isinstance(error, TransactionConflict):
+            self._log_lost(call, error, now)
+        if now - call.arrived_at >= self._seconds:
+            name = call.request.transaction_id.hex()
+            self._slow.log(
+                _log, (name, call.arrived_at), now, "slow: %s of transaction %s took %.3f s: %s%s",
+                _told(call.request), name, now - call.arrived_at, call.waits(now),
+                "" if error is None else f"; it failed: {type(error).__name__}",
+            )  # fmt: skip
+
+    def _log_lost(self, call: TimedCall, error: TransactionConflict, now: float) -> None:
+        found = [shorten(key, _SHOWN_KEY_BYTES) for key in error.keys[:1]]
+        found += [_told_span(*span) for span in error.spans[:1]]
+        where = found[0] if found else _told(call.request)
+        self._lost.log(
+            _log, (type(call.request), where), now,
+            "conflict at %s: %s of transaction %s has lost to another one after %.3f s",
+            where, _told(call.request), call.request.transaction_id.hex(), now - call.arrived_at,
+        )  # fmt: skip
+
+
+class TimedCall(Call):
+    """A call in place of another one, with the times at which it went on.
+
+    Attributes:
+        arrived_at: when it came.
+        proposed_at: when its last proposal began; ``None``: there was none.
+    """
+
+    __slots__ = (
+        "_has_peers", "_now", "_token", "_waited_for", "_waits_since", "arrived_at", "ended",
+        "original", "owner", "principal", "proposed_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        original: Call,
+        now: Callable[[], float],
+        ended: Callable[[TimedCall, BaseException | None], None],
+        *,
+        has_peers: bool,
+    ) -> None:
+        self._now = now
+        self._waited_for: object = None
+        self._waits_since = 0.0
+        super().__init__(original.request, urgent=original.urgent)
+        self.original, self.within = original, original.within
+        self.owner, self.principal = original.owner, original.principal
+        self.ended = ended
+        self._has_peers = has_peers
+        self.arrived_at = now()
+        self.proposed_at: float | None = None
+
+    @property
+    def token(self) -> object:
+        """Return the token for which it is in line."""
+        return self._token
+
+    @token.setter
+    def token(self, token: object) -> None:
+        self._token = token
+        if token is not None and self._waited_for is None:
+            self._waited_for, self._waits_since = token, self._now()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Hand the answer on, then note the end."""
+        self.original.complete(result, error)
+        self.ended(self, error)
+
+    def waits(self, now: float) -> str:
+        """Return what it has waited for, and for how long."""
+        proposed_at = now if self.proposed_at is None else self.proposed_at
+        if self._waited_for is not None and proposed_at < self._waits_since:
+            proposed_at = now  # it was refused in line
+        lock = 0.0 if self._waited_for is None else proposed_at - self._waits_since
+        others = proposed_at - self.arrived_at - lock
+        told = (
+            []
+            if self._waited_for is None
+            else [f"{lock:.3f} s for the lock of {_told_token(self._waited_for)}"]
+        )
+        told.append(f"{others:.3f} s for commits of others")
+        written = "a majority" if self._has_peers else "the sync"
+        told.append(f"{now - proposed_at:.3f} s for {written}")
+        return ", ".join(told)
+
+
+class TimedReplica(Replica):
+    """A replica that logs what is slow; see the module.
+
+    Attributes:
+        slow_log: the node's log.
+    """
+
+    slow_log: SlowLog
+    __slots__ = ("_timed", "slow_log")
+
+    def watch(self, slow_log: SlowLog) -> None:
+        """Begin to take the times of calls."""
+        self.slow_log = slow_log
+        self._timed: dict[Call, Call] = {}
+
+    def submit(self, call: Call) -> None:
+        """Take a request, in a call that takes its times."""
+        super().submit(self._in_time(call))
+
+    def submit_commit(self, call: Call) -> bool:
+        """Take a commit of a client, in a call that takes its times."""
+        return super().submit_commit(self._in_time(call))
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a request that still waits; return false if it is too late for that."""
+        call.cancelled = True
+        return super().cancel(self._timed.pop(call, call))
+
+    def start(self, proposal: Proposal) -> None:
+        """Offer a proposal to the group."""
+        now = self.slow_log.monotonic()
+        for call, _, _ in proposal.results:
+            if type(call) is TimedCall:
+                call.proposed_at = now
+        super().start(proposal)
+
+    def _in_time(self, call: Call) -> Call:
+        if type(call.request) not in _TIMED or type(call) is TimedCall:
+            return call
+        self._timed[call] = timed = TimedCall(
+            call, self.slow_log.monotonic, self._has_ended, has_peers=len(self.group.members) > 1
+        )
+        return timed
+
+    def _has_ended(self, timed: TimedCall, error: BaseException | None) -> None:
+        self._timed.pop(timed.original, None)
+        self.slow_log.ended(timed, error)
+
+
+def _told(request: CommitTransaction[Any] | GetForUpdate | Lock) -> str:
+    match request:
+        case CommitTransaction():
+            return f"commit at {shorten(request.anchor, _SHOWN_KEY_BYTES)}"
+        case GetForUpdate():
+            return f"lock of {shorten(request.key, _SHOWN_KEY_BYTES)}"
+    return f"locks of {len(request.keys)} keys and {len(request.spans)} spans"
+
+
+def _told_token(token: object) -> str:
+    if isinstance(token, bytes):
+        return shorten(token, _SHOWN_KEY_BYTES)
+    return _told_span(*token) if isinstance(token, tuple) and len(token) == 2 else "other keys"
+
+
+def _told_span(start: bytes, end: bytes | None) -> str:
+    last = "the last key" if end is None else shorten(end, _SHOWN_KEY_BYTES)
+    return f"the keys from {shorten(start, _SHOWN_KEY_BYTES)} to {last}"

@@ -1,0 +1,164 @@
+"""The log of slow and lost transactions."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom.log_once import BURST_LINES
+from postroom.ranges.calls import Call
+from postroom.ranges.requests import Put
+from postroom.ranges.timed_replica import TimedCall, TimedReplica
+from tests.client.stores import Store
+
+
+@pytest.fixture
+def store(caplog: pytest.LogCaptureFixture) -> Iterator[Store]:
+    caplog.set_level(logging.WARNING, "postroom.slow")
+    store = Store(slow_seconds=0.5)
+    yield store
+    store.db.close()
+
+
+def waiting_commit(store: Store, seconds: float, key: bytes = b"key") -> None:
+    """Commit to a key that another transaction has locked, and lets go after a time."""
+    holder = store.db.begin()
+    holder.get_for_update(key)
+    late = store.start(store.core.put(key, b"secret"))
+    store.advance(seconds)
+    holder.rollback()
+    store.driver.settle()
+    late.result()
+
+
+def test_a_commit_that_waited_for_a_lock_is_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting_commit(store, 2.0, b"order/17\n and a long rest that nobody needs")
+    (line,) = caplog.messages
+    said = re.fullmatch(
+        r"slow: commit at (.+) of transaction [0-9a-f]{32} took 2\.\d+ s: "
+        r"2\.\d+ s for the lock of (.+), 0\.\d+ s for commits of others, 0\.\d+ s for the sync",
+        line,
+    )
+    assert said is not None, line
+    assert said[1] == said[2] == r"b'order/17\n and a '… (43 bytes)"
+    assert "secret" not in line
+
+
+def test_a_lock_that_was_waited_for_is_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder, second = store.db.begin(), store.core.begin()
+    holder.get_for_update(b"key")
+    waiting = store.start(second.get_for_update(b"key"))
+    store.advance(1.0)
+    holder.rollback()
+    store.driver.settle()
+    waiting.result()
+    (line,) = caplog.messages
+    assert line.startswith("slow: lock of b'key' of transaction ")
+    assert "for the lock of b'key'" in line
+
+
+def test_a_fast_commit_is_not_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    store.db.put(b"key", b"value")
+    waiting_commit(store, 0.25)
+    assert caplog.messages == []
+
+
+def lose(store: Store, key: bytes) -> None:
+    tx = store.db.begin()
+    tx.get(key)
+    store.db.put(key, b"other")
+    tx.put(key, b"mine")
+    with pytest.raises(postroom.TransactionConflict):
+        tx.commit()
+
+
+def test_a_conflict_is_logged_with_its_key(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    lose(store, b"key")
+    (line,) = caplog.messages
+    assert line.startswith("conflict at b'key': commit at b'key' of transaction ")
+    assert "has lost to another one" in line
+
+
+def test_a_conflict_that_is_repeated_is_logged_once(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        lose(store, b"key")
+    assert len(caplog.messages) == 1
+
+
+def test_many_slow_commits_make_few_lines_and_the_others_are_counted(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder = store.db.begin()
+    holder.get_for_update(b"key")
+    late = [store.start(store.core.put(b"key", b"x")) for _ in range(1000)]
+    store.advance(1.0)
+    holder.rollback()
+    store.driver.settle()
+    for each in late:
+        each.result()
+    assert len(caplog.messages) == BURST_LINES
+    store.advance(11.0)
+    waiting_commit(store, 1.0)
+    assert caplog.messages[BURST_LINES] == f"{1000 - BURST_LINES} more lines of this kind left out"
+
+
+def test_a_commit_in_a_larger_group_waits_for_a_majority() -> None:
+    times = iter([1.0, 4.0])
+    call = TimedCall(
+        Call(Put(b"key", b"value")), lambda: next(times), lambda *_: None, has_peers=True
+    )
+    call.proposed_at = 2.0
+    assert call.waits(4.0) == "1.000 s for commits of others, 2.000 s for a majority"
+
+
+def test_a_call_that_has_ended_is_not_kept(store: Store) -> None:
+    replica: Any = store.node.root.replica
+    assert type(replica) is TimedReplica
+    waiting_commit(store, 1.0)
+    lose(store, b"key")
+    holder = store.db.begin()
+    holder.get_for_update(b"key")
+    store.start(store.core.put(b"key", b"x")).cancel()
+    store.driver.settle()
+    holder.rollback()
+    store.driver.settle()
+    assert replica._timed == {}
+
+
+def test_a_store_that_was_not_asked_takes_no_times() -> None:
+    store = Store()
+    assert type(store.node.root.replica) is not TimedReplica
+    store.db.close()
+
+
+def test_all_ranges_share_a_log() -> None:
+    with postroom.open(":memory:", slow=0.5) as db:
+        db.split(b"m")
+        for key in (b"a", b"z"):
+            db.put(key, b"value")
+        with db.begin() as tx:
+            tx.put(b"a", b"1")
+            tx.put(b"z", b"2")
+        assert db.get(b"z") == b"2"
+
+
+@pytest.mark.parametrize("slow", [-1, float("nan")])
+def test_an_impossible_number_of_seconds_is_refused(slow: float) -> None:
+    with pytest.raises(ValueError, match="slow"):
+        postroom.open(":memory:", slow=slow)
+
+
+def test_a_number_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="slow"):
+        postroom.open(":memory:", slow="0.5")  # type: ignore[arg-type]
