@@ -36,7 +36,7 @@ def said(asking: Any, link: int) -> list[Any]:
 def test_a_welcome_that_comes_unasked_is_not_answered_again() -> None:
     """The node would take the same numbers for a mistake, and end the stream."""
     streams = Streams()
-    asking = _Asking(streams, random.Random(1))  # type: ignore[arg-type]
+    asking = _Asking(streams, random.Random(1), follow=True)  # type: ignore[arg-type]
     asking.greet("one:1")
     asking.received(1, welcome((1, "one:1")))
     assert len(said(asking, 1)) == 2
