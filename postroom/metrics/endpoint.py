@@ -33,6 +33,7 @@ from postroom.metrics.sampling import KEPT_SECONDS
 from postroom.server.cluster.listener import bound
 
 _END: Final = b"\r\n\r\n"
+_OPEN_METRICS: Final = "application/openmetrics-text"
 _PATHS: Final = ("/metrics", "/")
 _STOP_SECONDS: Final = 5.0
 
@@ -119,9 +120,11 @@ class Endpoint:
                 await writer.drain()
             writer.close()
         except (OSError, EOFError, asyncio.LimitOverrunError):
-            writer.transport.abort()
+            pass  # it is gone, too slow, or sends something else
         finally:
             self._open.pop(writer, None)
+            if not writer.is_closing():
+                writer.transport.abort()
 
     async def _response(self, request: str) -> bytes:
         line, *headers = request.split("\r\n")
@@ -131,7 +134,8 @@ class Endpoint:
             return _head("405 Method Not Allowed", "text/plain", 0)
         if path not in _PATHS:
             return _head("404 Not Found", "text/plain", 0)
-        encode, content_type = choose_encoder(_accepted(headers))
+        is_open = _OPEN_METRICS in _accepted(headers)
+        encode, content_type = choose_encoder(f"{_OPEN_METRICS};version=1.0.0" if is_open else "")
         body = await self._body(encode, content_type)
         head = _head("200 OK", content_type, len(body))
         return head if method == "HEAD" else head + body
@@ -142,7 +146,7 @@ class Endpoint:
         body = self._bodies.get(content_type)
         if body is None or (body.text.done() and now > body.begun + KEPT_SECONDS):
             text = asyncio.create_task(asyncio.to_thread(encode, self._collector))
-            self._bodies = {content_type: (body := _Body(now, text))}
+            self._bodies[content_type] = body = _Body(now, text)
         return await asyncio.shield(body.text)
 
 

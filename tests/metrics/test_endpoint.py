@@ -101,6 +101,24 @@ def test_a_scraper_is_answered_in_the_format_that_it_accepts() -> None:
 
 
 @pytest.mark.parametrize(
+    "accepted",
+    [
+        "application/openmetrics-text;version=x",
+        "text/plain;version=x;escaping=y",
+        "\xff",
+        "," * 9000,
+    ],
+)
+def test_a_scraper_that_accepts_nonsense_gets_a_format_that_there_is(accepted: str) -> None:
+    with listening(ScriptedSource()) as address:
+        host = http.client.HTTPConnection(address, timeout=10)
+        host.request("GET", "/metrics", headers={"Accept": accepted})
+        answer = host.getresponse()
+        assert (answer.status, b"postroom_term 7.0" in answer.read()) == (200, True)
+        host.close()
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status"),
     [("POST", "/metrics", 405), ("GET", "/../etc/passwd", 404), ("GET", "/metricsx", 404)],
 )
@@ -125,7 +143,10 @@ def test_a_request_that_is_too_long_ends_its_connection(sent: bytes) -> None:
         assert scraped(address).get("term") == 7
 
 
-def test_a_thousand_scrapers_that_send_nothing_keep_no_other_one_out() -> None:
+def test_a_thousand_scrapers_that_send_nothing_keep_no_other_one_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint, "METRICS_SECONDS_MAX", 3.0)
     with listening(ScriptedSource()) as address, ExitStack() as silent:
         scraped(address)
         for _ in range(FLOOD):
@@ -133,6 +154,8 @@ def test_a_thousand_scrapers_that_send_nothing_keep_no_other_one_out() -> None:
         threads = threading.active_count()
         assert scraped(address).get("term") == 7
         assert threading.active_count() <= threads + 1
+        assert len(open_streams()) <= limits.METRICS_CONNECTIONS_MAX + 1
+        eventually(lambda: not open_streams())
 
 
 def test_a_thousand_scrapers_that_never_read_grow_nothing(
@@ -160,8 +183,14 @@ def open_streams() -> list[Any]:
     return [each for each in found if not each.transport.is_closing()]
 
 
-def test_scrapers_that_come_together_share_a_sample() -> None:
-    source = ScriptedSource()
+def test_scrapers_that_come_together_share_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, collect, collections = ScriptedSource(), StoreCollector.collect, []
+
+    def counted(collector: StoreCollector) -> Any:
+        collections.append(collector)
+        return collect(collector)
+
+    monkeypatch.setattr(StoreCollector, "collect", counted)
     source.may_answer.clear()
     with listening(source) as address:
         scrapers = [threading.Thread(target=scraped, args=(address,)) for _ in range(20)]
@@ -172,6 +201,7 @@ def test_scrapers_that_come_together_share_a_sample() -> None:
         for each in scrapers:
             each.join()
         assert source.asked <= 2
+        assert len(collections) <= 3
 
 
 def test_a_node_that_hangs_is_told_within_two_seconds() -> None:
