@@ -27,14 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Disable the collector while tests are collected, since they stay.
+    """Disable the collector while tests are collected, and let it never look at them: they stay.
 
-    Looking for garbage takes a quarter of the time.
+    Looking for garbage takes a quarter of the time. Among fewer objects it is found earlier, too.
     """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.collect()
+        gc.freeze()
         gc.enable()
 
 

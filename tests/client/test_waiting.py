@@ -44,7 +44,7 @@ def evaluations(store: Store, kind: type) -> list[Any]:
 
 
 def nothing_is_left(store: Store) -> None:
-    waiting_rules.check_step(store.node)
+    waiting_rules.StepRules(store.node).check()
     waiting_rules.check_rest(store.node)
 
 
@@ -65,13 +65,14 @@ def test_consumers_that_compete_for_minutes_set_no_timers(store: Store) -> None:
     over: list[None] = []
     consumers = [store.start(consume(store, taken, lambda: bool(over))) for _ in range(8)]
     looked = evaluations(store, ReapQueue)
+    rules = waiting_rules.StepRules(store.node)
     sent = 0
     for _ in range(150):
         for _ in range(4):
             sent += 1
             send(store, b"%d" % sent)
         store.advance(1.0)
-        waiting_rules.check_step(store.node)
+        rules.check()
         assert len(taken) == sent
     assert len(looked) < 5 * sent
     over.append(None)
@@ -233,11 +234,12 @@ def test_random_histories_leave_no_waiter_behind_a_free_key(seed: int) -> None:
     """Arrivals, cancellations, ends, expiries and lapsed leases."""
     chance = Chance(seed)
     store = chance.store
+    rules = waiting_rules.StepRules(store.node)
     for _ in range(250):
         chance.act()
         if chance.random.random() < 0.7:
             store.driver.settle()
-        waiting_rules.check_step(store.node)
+        rules.check()
     store.engine.before_write = lambda _: None
     for call in chance.known:
         store.node.replicas.cancel(call)

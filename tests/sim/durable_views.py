@@ -11,7 +11,6 @@ end, and all others stay as they are::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from weakref import WeakKeyDictionary
 
 from postroom.kv import log_reader
 from postroom.kv.engine import WriteSet
@@ -143,7 +142,7 @@ class DurableViews:
 
     def __init__(self, read: Callable[[SortedMap, WriteSet], object]) -> None:
         self._read = read
-        self._known = WeakKeyDictionary[MemoryDisk, _View]()
+        self._known: dict[MemoryDisk, _View] = {}
 
     def of(self, disk: MemoryDisk) -> object:
         """Return what ``read`` makes of the durable state and the durable log."""

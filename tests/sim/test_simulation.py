@@ -24,7 +24,7 @@ from tests.sim.runs import (
     run_seed,
 )
 
-NUMBERS = {CLUSTER: 76, EMBEDDED: 34, RANGES: 12, EMBEDDED_RANGES: 24}
+NUMBERS = {CLUSTER: 40, EMBEDDED: 34, RANGES: 12, EMBEDDED_RANGES: 24}
 SEEDS = [(kind, seed) for kind, number in NUMBERS.items() for seed in range(number)]
 
 

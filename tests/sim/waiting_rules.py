@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -45,6 +44,32 @@ COUNTED_STEPS: Final = 8
 ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
 
 
+class StepRules:
+    """The rules that hold after each step of a node, and what they know of its ranges.
+
+    Args:
+        node: one life of a node.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._steps = 0
+        self._watched: dict[HostedRange, _Watched] = {}
+
+    def check(self) -> None:
+        """Check what must hold at every moment; count what gathers now and then."""
+        self._steps += 1
+        if self._steps % COUNTED_STEPS == 0:
+            check_sizes(self._node)
+        for hosted in self._node.replicas.hosted.values():
+            watched = self._watched.get(hosted)
+            if watched is None:
+                watched = self._watched[hosted] = _Watched(hosted.replica)
+            _check_outboxes(hosted.replica, watched)
+            if hosted.replica.waiting_for and len(hosted.replica.waiting):
+                _check_lines(hosted.replica)
+
+
 class _Watched:
     """The knowledge about a replica.
 
@@ -60,11 +85,6 @@ class _Watched:
         self.looked_at: tuple[object, ...] = ()
 
 
-_STEPS: Final = WeakKeyDictionary[Node, int]()
-"""The number of steps that a life of a node has taken."""
-_WATCHED: Final = WeakKeyDictionary[HostedRange, _Watched]()
-
-
 async def leave_everything(db: CoreDatabase) -> None:
     """Hold and await one of everything, until killed in the middle of that."""
     while True:
@@ -77,20 +97,6 @@ async def leave_everything(db: CoreDatabase) -> None:
                 await holder.reap_queue(b"left/inbox", 1)
                 await db.begin().get_for_update(b"left/key")  # with a new lease it is free
         await db._sender.sleep(0.05)
-
-
-def check_step(node: Node) -> None:
-    """Check what must hold at every moment; count what gathers now and then."""
-    _STEPS[node] = steps = _STEPS.get(node, 0) + 1
-    if steps % COUNTED_STEPS == 0:
-        check_sizes(node)
-    for hosted in node.replicas.hosted.values():
-        watched = _WATCHED.get(hosted)
-        if watched is None:
-            watched = _WATCHED[hosted] = _Watched(hosted.replica)
-        _check_outboxes(hosted.replica, watched)
-        if hosted.replica.waiting_for and len(hosted.replica.waiting):
-            _check_lines(hosted.replica)
 
 
 def check_sizes(node: Node) -> None:

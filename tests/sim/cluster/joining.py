@@ -26,7 +26,6 @@ from tests.sim.clock import MachineClock
 from tests.sim.cluster.asking import Asked
 from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.raft_rules import durable_log
 
 STAYING_MIN_WITH_LOSSES: Final = 3
 """The fewest machines that stay: a lost disk must not be half of those that count."""
@@ -95,7 +94,8 @@ class Joining:
     def _has_begun(self) -> bool:
         """Return whether other nodes have the founder's state, of which there was one copy."""
         disks = [machine.disk for machine in self._cluster.machines]
-        return all(durable_log(disk).begins_after >= FIRST_INDEX for disk in disks)
+        durable_logs = self._cluster.overseer.durable_logs
+        return all(durable_logs.of(disk).begins_after >= FIRST_INDEX for disk in disks)
 
     # --- adding and retiring
 

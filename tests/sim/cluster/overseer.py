@@ -25,7 +25,7 @@ from tests.sim.checkers import Broken, Content, require
 from tests.sim.cluster import replica_rules, transfers
 from tests.sim.cluster.lease_rules import LeaseRules
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.raft_rules import RaftRules
+from tests.sim.cluster.raft_rules import DurableLogs, RaftRules
 from tests.sim.cluster.span_rules import SpanRules
 from tests.sim.grants import Grants
 
@@ -39,6 +39,7 @@ class Overseer:
         raft, leases: the rules of the root.
         raft_of, leases_of: the rules of each range.
         wiped: the nodes whose disks were lost.
+        durable_logs: what a loss of power would leave of the logs.
         is_alone: whether the only machine is an embedded store: all timestamps are of its clock.
         is_synced: whether the nodes promise that what they have applied is durable.
     """
@@ -48,19 +49,24 @@ class Overseer:
         self.seen: Counter[str] = Counter()
         self.is_alone, self.is_synced = False, True
         self.wiped: set[int] = set()
+        self.durable_logs = DurableLogs()
         self.spans = SpanRules()
         self._note = note
         self._grants: dict[str, dict[HostedRange, Grants]] = {}
+        self._steps: dict[str, waiting_rules.StepRules] = {}
         self._begin()
 
     def _begin(self) -> None:
         """Know nothing of what was applied."""
-        self.raft, self.leases = RaftRules(ROOT_ID, self.wiped), LeaseRules()
+        self.raft, self.leases = self._raft_rules(ROOT_ID), LeaseRules()
         self.raft_of, self.leases_of = {ROOT_ID: self.raft}, {ROOT_ID: self.leases}
+
+    def _raft_rules(self, range_id: int) -> RaftRules:
+        return RaftRules(range_id, self.durable_logs, self.wiped)
 
     def _rules_of(self, range_id: int) -> tuple[RaftRules, LeaseRules]:
         if range_id not in self.raft_of:
-            self.raft_of[range_id] = RaftRules(range_id, self.wiped)
+            self.raft_of[range_id] = self._raft_rules(range_id)
             self.leases_of[range_id] = LeaseRules(range_id)
         return self.raft_of[range_id], self.leases_of[range_id]
 
@@ -71,6 +77,7 @@ class Overseer:
         node = machine.node
         assert node is not None
         self._grants[machine.name] = {}
+        self._steps[machine.name] = waiting_rules.StepRules(node)
         host_range = node.host_range
 
         def watched_host_range(*range_: object, **more: object) -> HostedRange:
@@ -142,7 +149,7 @@ class Overseer:
         for session in machine.held_up:
             session.check()
         hosted = list(node.replicas.hosted.values())
-        waiting_rules.check_step(node)
+        self._steps[machine.name].check()
         grants = self._grants[machine.name]
         for each in hosted:
             stopped = each.group.stopped

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -98,14 +98,17 @@ class Logs:
         return log
 
 
-_durable_logs: Final = DurableViews(Logs)
+class DurableLogs:
+    """What a loss of power leaves of the logs on disks at least."""
 
+    def __init__(self) -> None:
+        self._views = DurableViews(Logs)
 
-def durable_log(disk: MemoryDisk, range_id: int = ROOT_ID) -> Log:
-    """Return what a loss of power leaves of the log of a range on ``disk`` at least."""
-    logs = _durable_logs.of(disk)
-    assert isinstance(logs, Logs)
-    return logs.of(range_id)
+    def of(self, disk: MemoryDisk, range_id: int = ROOT_ID) -> Log:
+        """Return what is left of the log of a range on ``disk``."""
+        logs = self._views.of(disk)
+        assert isinstance(logs, Logs)
+        return logs.of(range_id)
 
 
 class RaftRules:
@@ -113,6 +116,7 @@ class RaftRules:
 
     Args:
         range_id: the id of its range.
+        durable_logs: what is durable on the disks of the cluster.
         wiped: see below.
 
     Attributes:
@@ -123,14 +127,15 @@ class RaftRules:
         wiped: the nodes whose disks were lost.
     """
 
-    def __init__(self, range_id: int = ROOT_ID, wiped: set[int] | None = None) -> None:
+    def __init__(self, range_id: int, durable_logs: DurableLogs, wiped: set[int]) -> None:
         self.range_id = range_id
         self.leaders: dict[int, int] = {}
         self.applied: dict[int, Entry] = {}
         self.committed_by: dict[int, int] = {}
         self.newest = 0
-        self.wiped: set[int] = set() if wiped is None else wiped
+        self.wiped = wiped
         self.voters: dict[int, set[tuple[frozenset[int], ...]]] = {}
+        self._durable_logs = durable_logs
         self._applying: dict[str, list[tuple[int, Entry, int]]] = {}
         self._leads: dict[str, int] = {}
 
@@ -239,7 +244,7 @@ class RaftRules:
             raise Broken(f"{machine.name} says {message!r:.300}, but its disk {wrong}")
 
     def _durable_log(self, machine: Machine) -> Log:
-        return durable_log(machine.disk, self.range_id)
+        return self._durable_logs.of(machine.disk, self.range_id)
 
     # --- now and then
 
