@@ -9,8 +9,8 @@ Mutations that need a cluster (elections, replication, leases, snapshots) are lo
 simulated clusters. Those of a single leaseholder (messages, garbage, the feed, locks, protections)
 are looked for in simulated embedded stores, which are quicker. Those of splits, of messages between
 ranges, and of transactions over them are looked for in stores of several ranges. Those that need
-several rare things one after the other have a schedule (:mod:`.schedules`), whose seeds vary only
-the delays.
+several rare things one after the other have a schedule (:mod:`.schedules`,
+:mod:`.range_schedules`), whose seeds vary only the delays.
 
 The product goes on, and the function that a mutation replaces may be called otherwise one day. The
 mutation breaks nothing then, or everything at once; ``OutOfDate`` says so, and it does not count.
@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from postroom.server.assembly import GENERAL_ONLY
-from tests.sim.cluster import long_checks, schedules
+from tests.sim.cluster import long_checks, range_schedules, schedules
 from tests.sim.cluster.broken import (
     Patch,
     attempts,
@@ -97,11 +97,11 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(consensus.votes_for_anybody, 300),
     Mutation(consensus.sends_everything_early, 300),
-    Mutation(consensus.cuts_blindly, 300),
+    Mutation(consensus.cuts_blindly, 300, known=10),
     Mutation(consensus.commits_earlier_terms, 1, SCHEDULE, schedules.entry_of_an_earlier_term),
     Mutation(consensus.commits_without_majority, 300),
     Mutation(consensus.never_syncs, 300),
-    Mutation(consensus.commits_twice, 300),
+    Mutation(consensus.commits_twice, 300, known=3),
     Mutation(consensus.reads_not_checked, 300, known=2),
     Mutation(consensus.snapshot_lies, 300),
     Mutation(consensus.leads_unanswered, 1, SCHEDULE, schedules.leader_that_hears_nobody),
@@ -157,24 +157,59 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.groups_are_not_ordered, 100, EMBEDDED),
     Mutation(queues.kinds_are_ignored, 100, EMBEDDED),
     Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
-    Mutation(spanning.no_record_of_what_was_only_read, 300, EMBEDDED_RANGES),
-    Mutation(spanning.record_goes_below_the_commit, 300, RANGES),
-    Mutation(spanning.any_ballot_is_resolved, 300, RANGES),
-    Mutation(spanning.run_that_is_over_commits, 300, RANGES),
+    Mutation(
+        spanning.no_record_of_what_was_only_read,
+        1,
+        SCHEDULE,
+        range_schedules.write_skew_of_two_transactions,
+    ),
+    Mutation(
+        spanning.record_goes_below_the_commit,
+        1,
+        SCHEDULE,
+        range_schedules.write_below_a_commit_that_has_read_the_key,
+    ),
+    Mutation(spanning.any_ballot_is_resolved, 1, SCHEDULE, range_schedules.word_of_an_earlier_run),
+    Mutation(spanning.run_that_is_over_commits, 1, SCHEDULE, range_schedules.run_that_was_given_up),
     Mutation(spanning.readers_wait_for_no_intent, 100, EMBEDDED_RANGES),
     Mutation(spanning.commits_wait_for_no_intent, 100, EMBEDDED_RANGES, known=40),
-    Mutation(spanning.push_moves_no_clock, 300, RANGES),
-    Mutation(spanning.timestamp_never_moves_up, 300, RANGES),
-    Mutation(spanning.timestamp_moves_without_a_check, 300, RANGES),
+    Mutation(spanning.push_moves_no_clock, 1, SCHEDULE, range_schedules.commit_above_a_reader),
+    Mutation(
+        spanning.timestamp_never_moves_up,
+        1,
+        SCHEDULE,
+        range_schedules.read_of_what_was_acknowledged_elsewhere,
+    ),
+    Mutation(
+        spanning.timestamp_moves_without_a_check,
+        1,
+        SCHEDULE,
+        range_schedules.write_between_two_reads,
+    ),
     Mutation(spanning.ranges_hear_of_no_commit, 100, EMBEDDED_RANGES),
     Mutation(handing_over.no_marks, 100, EMBEDDED_RANGES),
-    Mutation(handing_over.marks_are_forgotten_at_a_split, 300, EMBEDDED_RANGES),
-    Mutation(handing_over.batch_marks_the_whole_range, 300, RANGES),
+    Mutation(
+        handing_over.marks_are_forgotten_at_a_split,
+        1,
+        SCHEDULE,
+        range_schedules.batch_that_is_sent_again_after_a_split,
+    ),
+    Mutation(
+        handing_over.batch_marks_the_whole_range,
+        1,
+        SCHEDULE,
+        range_schedules.batch_for_a_part_of_a_range,
+    ),
     Mutation(handing_over.batch_leaves_out_the_first, 100, EMBEDDED_RANGES, known=2),
     Mutation(handing_over.positions_step_back, 100, EMBEDDED_RANGES),
     Mutation(handing_over.entries_leave_when_sent, 100, EMBEDDED_RANGES),
     Mutation(handing_over.ranges_answer_for_any_key, 100, EMBEDDED_RANGES),
-    Mutation(handing_over.snapshots_overlap, 300, RANGES),
+    Mutation(
+        handing_over.snapshots_overlap,
+        1,
+        SCHEDULE,
+        range_schedules.snapshot_of_a_right_half_before_its_split,
+    ),
     Mutation(handing_over.empty_replicas_store_no_vote, 300, RANGES),
 )
 

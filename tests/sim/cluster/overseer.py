@@ -153,7 +153,8 @@ class Overseer:
         grants = self._grants[machine.name]
         for each in hosted:
             stopped = each.group.stopped
-            if stopped is not None and node.failed is None:
+            # In a turn, a replica that holds nothing may be closed: a split has begun its range.
+            if stopped is not None and node.failed is None and not machine.is_in_turn:
                 raise Broken(f"the replica on {machine.name} has stopped") from stopped
             grants[each].look()
             self.raft_of[each.range_id].acted(machine)

@@ -99,7 +99,7 @@ class Logs:
 
 
 class DurableLogs:
-    """What a loss of power leaves of the logs on disks at least."""
+    """The logs that a loss of power leaves on disks, at least."""
 
     def __init__(self) -> None:
         self._views = DurableViews(Logs)

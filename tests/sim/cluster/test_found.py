@@ -28,7 +28,7 @@ from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import GetForUpdate, Put, ScanChanges
 from postroom.ranges.waiting import Waiting
 from postroom.server.assembly import NodeOptions
-from tests.sim.cluster import floods, schedules
+from tests.sim.cluster import floods, steps
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.embedded import transaction
 from tests.sim.cluster.joining import NOTICED_SECONDS, Joining
@@ -79,8 +79,8 @@ def test_a_polite_client_gets_on_beside_a_flood_and_large_commits_in_small_piece
 ) -> None:
     """Seed 200014: a turn of a flood had 200 steps, and completed one key of a large commit."""
     monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", 1)
-    with schedules._cluster(1) as cluster:
-        polite, other = (schedules._client(cluster, name) for name in ("polite", "other"))
+    with steps.three_nodes(1) as cluster:
+        polite, other = (steps.client(cluster, name) for name in ("polite", "other"))
 
         async def commit_much() -> None:
             for _ in range(10):

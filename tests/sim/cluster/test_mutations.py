@@ -55,9 +55,19 @@ QUICK = (
     "locks_everybody",
     "collector_ends",
     "commits_wait_for_no_intent",
+    "no_record_of_what_was_only_read",
+    "record_goes_below_the_commit",
+    "push_moves_no_clock",
+    "run_that_is_over_commits",
+    "any_ballot_is_resolved",
+    "timestamp_never_moves_up",
+    "timestamp_moves_without_a_check",
     "no_marks",
     "batch_leaves_out_the_first",
     "ranges_answer_for_any_key",
+    "batch_marks_the_whole_range",
+    "marks_are_forgotten_at_a_split",
+    "snapshots_overlap",
 )
 
 
