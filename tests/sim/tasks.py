@@ -49,11 +49,15 @@ class Task:
 
     Attributes:
         steps: how often it was resumed.
+        awaited: what it only awaits.
     """
 
-    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(
+        self, name: str, coroutine: Coroutine[Any, Any, Any], awaited: object = None
+    ) -> None:
         self.name = name
         self.coroutine = coroutine
+        self.awaited = awaited
         self.done = False
         self.result: Any = None
         self.waits_for: Any = None
@@ -108,7 +112,9 @@ class Tasks:
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
         """Begin a client."""
-        task = Task(name, coroutine)
+        return self._begin(Task(name, coroutine))
+
+    def _begin(self, task: Task) -> Task:
         self.tasks.append(task)
         self._resume_soon(task)
         return task
@@ -119,7 +125,7 @@ class Tasks:
         async def wait_for_it() -> Any:
             return await awaitable
 
-        return self.spawn(name, wait_for_it())
+        return self._begin(Task(name, wait_for_it(), awaitable))
 
     def kill(self, task: Task, database: CoreDatabase) -> None:
         """Let a client die where it stands: it sends nothing more, and releases nothing.
@@ -153,6 +159,8 @@ class Tasks:
         for task in self.tasks:
             with suppress(Killed):
                 task.coroutine.close()
+            if isinstance(task.awaited, Coroutine):
+                task.awaited.close()  # the task may not have begun
 
     def resume(self, waited_for: Any) -> None:
         """Resume a client whose wait is over."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 
 from postroom.kv import keys
-from postroom.kv.engine import WriteSet
+from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.raft.interface import CommittedEntry
 from postroom.raft.messages import decode_frame
 from postroom.ranges.contract import ROOT_ID
@@ -192,6 +194,8 @@ class Overseer:
         """Look at everything at once; return what the replicas hold that have come farthest."""
         self._note("look", self.raft.newest)
         self.seen["looks"] += 1
+        if self.seen["looks"] % 2:
+            self._write_gathered()
         if self.is_synced:
             for rules in self.raft_of.values():
                 rules.look(self.machines)
@@ -199,6 +203,14 @@ class Overseer:
             self._look_at_all_ranges(self.machines[0])
             return store_rules.check_disk(disks.content(self.machines[0].disk))
         return replica_rules.look(self.machines)
+
+    def _write_gathered(self) -> None:
+        """Have the nodes write what they have gathered, or disks stay behind what is applied."""
+        for machine in self.machines:
+            node = machine.node
+            if node is not None:
+                with suppress(EngineFailed):
+                    machine.act(partial(disks.write_gathered, node))
 
     def _look_at_all_ranges(self, machine: Machine) -> None:
         """Check all ranges of an embedded store together, as its node reads them."""
