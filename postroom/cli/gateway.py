@@ -17,11 +17,14 @@ import typer
 import postroom
 import postroom.aio
 from postroom.cli.options import StoreOptions, on_a_store
+from postroom.databases.asynchronous import connect_on_behalf
 from postroom.errors import AccessDenied, Error, Invalid, how_to_install
 from postroom.gateway import prepare_environment
+from postroom.protocol.streams import OnBehalf
+from postroom.ranges.contract import Role
 
 if TYPE_CHECKING:
-    from postroom.gateway.callers import Connect, Roles
+    from postroom.gateway.callers import Connect, Roles, ShownProofs
     from postroom.gateway.listener import Gateway, ListenerTLS
     from postroom.server.cluster.serving import NodeSettings
 
@@ -59,7 +62,8 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help='Clients must show a token in it: one a line, or "ROLE TOKEN" (read, write, admin).',
+        help="Clients must show a token in it: one a line, or 'ROLE TOKEN [NAME]' "
+        "(none, read, write, admin).",
     ),
 ]
 RoleFile = Annotated[
@@ -140,16 +144,26 @@ def _files_of(store: StoreOptions) -> tuple[Path | None, Path | None, Path | Non
 def _connect(store: StoreOptions) -> Connect:
     opened: list[asyncio.Task[postroom.aio.Database]] = []
 
-    async def connect(token: str | None) -> postroom.aio.Database:
+    async def connect(proofs: ShownProofs) -> postroom.aio.Database:
         if store.path is not None:
-            # One process has a folder open once: all tokens share it.
+            if proofs.role == Role.NONE.value:
+                raise AccessDenied(
+                    "granted rights are checked by nodes, and this gateway has the folder open "
+                    "itself; nothing was done: start it with --connect"
+                )
+            # One process has a folder open once: all callers share it.
             if not opened:
                 opened.append(asyncio.ensure_future(store.open_async()))
             return await asyncio.shield(opened[0])
-        options = store.connection | {"token": token or store.token}
-        return await postroom.aio.connect(store.addresses, **options)
+        options = store.connection | {"token": proofs.token or store.token}
+        return await connect_on_behalf(_on_behalf(proofs), store.addresses, **options)
 
     return connect
+
+
+def _on_behalf(proofs: ShownProofs) -> OnBehalf | None:
+    """Return the caller for which the gateway talks, if it shows a certificate alone."""
+    return OnBehalf(proofs.name, proofs.role) if proofs.name else None
 
 
 def _roles(token_file: Path | None, role_file: Path | None) -> Roles | None:
@@ -189,12 +203,14 @@ def _roles(token_file: Path | None, role_file: Path | None) -> Roles | None:
 
 
 async def _run(make: Any, listen: str, open_folder: Connect | None) -> None:
+    from postroom.gateway.callers import ShownProofs  # noqa: PLC0415 - slow to load
+
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     made: Gateway = make()
-    db = None if open_folder is None else await open_folder(None)  # a wrong folder is told at once
+    db = await open_folder(ShownProofs()) if open_folder else None  # a wrong folder is told at once
     try:
         await made.start()
         # Calls make many objects, and few circles. The imported ones are frozen.
@@ -242,7 +258,9 @@ class NodeGateway:
 
         security = self._node.security
         roles = None if security.insecure else self._role_of
-        settings = Settings(self._listen, self._tls(), roles, is_open=security.insecure)
+        settings = Settings(
+            self._listen, self._tls(), roles, is_open=security.insecure, nodes_check=True
+        )
         self._gateway = Gateway(settings, self._connect)
         await self._gateway.start()
         _log.info("gRPC for other languages at %s", self._listen)
@@ -258,13 +276,14 @@ class NodeGateway:
             return None
         return ListenerTLS(certificate, key, ca)
 
-    async def _connect(self, token: str | None) -> postroom.aio.Database:
+    async def _connect(self, proofs: ShownProofs) -> postroom.aio.Database:
         addresses = [self._node.address, *self._node.first_addresses]
         ca, certificate, key = self._files
-        return await postroom.aio.connect(
+        return await connect_on_behalf(
+            _on_behalf(proofs),
             list(dict.fromkeys(addresses)),
             tls=None if ca is None else postroom.TLS(ca, certificate, key),
-            token=token,
+            token=proofs.token,
             insecure=ca is None,
         )
 

@@ -43,6 +43,7 @@ from postroom.client.reaping import InboxReads, InboxWrites, Postponing, Reaping
 from postroom.client.sender import Sender
 from postroom.counted import counted
 from postroom.errors import (
+    AccessDenied,
     Error,
     Retryable,
     TransactionConflict,
@@ -351,6 +352,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         request = Lock([*lost.keys], [*lost.spans], self._id, lifetime.remaining(), lifetime.age)
         try:
             await self._sender.send(request, lifetime.remaining())
+        except AccessDenied:
+            return  # it reads where it may not write: it goes on without locks
         except DeadlineExceeded:
             raise TransactionConflict(
                 "other transactions hold what this one lost before, and did not end in time; "

@@ -9,6 +9,7 @@ from typing import ParamSpec
 from postroom.backup.calls import BackupCalls
 from postroom.client import database as client
 from postroom.client.remote.connect import connect_async
+from postroom.client.remote.connect import connect_on_behalf as connect_core_on_behalf
 from postroom.layers.search.maintenance import SearchCalls
 
 P = ParamSpec("P")
@@ -35,3 +36,4 @@ def layered(
 
 
 connect = layered(connect_async)
+connect_on_behalf = layered(connect_core_on_behalf)

@@ -31,8 +31,25 @@ Roles: TypeAlias = Callable[[str | None, str], str]
 
 It raises ``AccessDenied`` if the two have none.
 """
-Connect: TypeAlias = Callable[[str | None], Awaitable[aio.Database]]
-"""A function that connects with a token; ``None``: without, or with the gateway's own."""
+
+
+class ShownProofs(NamedTuple):
+    """The proofs that a caller has shown, with which the gateway connects for it.
+
+    Attributes:
+        token: its token; ``None``: none, or the gateway's own.
+        name: the common name of its certificate, if it shows no token; empty: none.
+        role: the name of its role, as the gateway knows it; empty: the gateway knows none.
+    """
+
+    token: str | None = None
+    name: str = ""
+    role: str = ""
+
+
+NO_PROOFS: Final = ShownProofs()
+Connect: TypeAlias = Callable[[ShownProofs], Awaitable[aio.Database]]
+"""A function that connects with the proofs of a caller."""
 
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "bearer "
@@ -52,12 +69,12 @@ class Caller(NamedTuple):
 
     Attributes:
         client: its name for limits: its token, its certificate, or its host.
-        token: the token that it shows; ``None``: none.
-        may_write: whether it may change something.
+        proofs: what it shows.
+        may_write: whether it may change something, as far as the gateway decides.
     """
 
     client: str
-    token: str | None
+    proofs: ShownProofs
     may_write: bool
 
     def check_may_write(self) -> None:
@@ -80,10 +97,14 @@ class Callers:
         roles: the roles of tokens and certificates; ``None``: the gateway does not check them.
         is_secure: whether callers come by TLS.
         is_open: whether the store takes everybody, so that tokens mean nothing.
+        nodes_check: whether nodes check all rights of callers, and not the gateway.
     """
 
-    def __init__(self, roles: Roles | None, *, is_secure: bool, is_open: bool) -> None:
+    def __init__(
+        self, roles: Roles | None, *, is_secure: bool, is_open: bool, nodes_check: bool = False
+    ) -> None:
         self._roles = roles
+        self._nodes_check = nodes_check
         self._is_secure = is_secure
         self._is_open = is_open
 
@@ -101,7 +122,9 @@ class Callers:
             client = f"certificate {name}"
         else:
             client = context.peer().rpartition(":")[0]
-        return Caller(client, token, self._roles is None or self._role_of(token, name) != READ)
+        role = "" if self._roles is None else self._role_of(token, name)
+        proofs = ShownProofs(token, name if token is None else "", role)
+        return Caller(client, proofs, self._nodes_check or role != READ)
 
     def _role_of(self, token: str | None, name: str) -> str:
         assert self._roles is not None
@@ -128,7 +151,7 @@ def _name_of(context: Any) -> str:
 
 
 class StoreConnection:
-    """A connection with one token.
+    """A connection with the proofs of a caller.
 
     Attributes:
         opening: the database, once it is connected.
@@ -145,7 +168,7 @@ class StoreConnection:
 
 
 class StoreConnections:
-    """The connections to the store, one for each token.
+    """The connections to the store, one for the proofs of each caller.
 
     Args:
         connect: makes a connection.
@@ -155,28 +178,28 @@ class StoreConnections:
     def __init__(self, connect: Connect, limits: Limits) -> None:
         self._connect = connect
         self._limits = limits
-        self._by_token: dict[str | None, StoreConnection] = {}
+        self._by_proofs: dict[ShownProofs, StoreConnection] = {}
         self._connecting = 0
 
-    async def acquire(self, token: str | None) -> tuple[aio.Database, StoreConnection]:
-        """Return the database of a token, and its connection, which must be released.
+    async def acquire(self, proofs: ShownProofs) -> tuple[aio.Database, StoreConnection]:
+        """Return the database of a caller, and its connection, which must be released.
 
         Raises:
-            Unauthenticated: the store does not know the token.
+            Unauthenticated: the store does not know the caller.
             Exhausted: there are too many connections.
             Error: it cannot be connected to.
         """
-        connection = self._by_token.get(token)
+        connection = self._by_proofs.get(proofs)
         if connection is None:
-            connection = await self._made(token)
+            connection = await self._made(proofs)
         connection.users += 1
         opening = connection.opening
         try:
             db = opening.result() if opening.done() else await asyncio.shield(opening)
         except BaseException as error:
             self.release(connection)
-            if opening.done() and self._by_token.get(token) is connection:
-                del self._by_token[token]
+            if opening.done() and self._by_proofs.get(proofs) is connection:
+                del self._by_proofs[proofs]
             if isinstance(error, errors.AccessDenied):
                 raise Unauthenticated(str(error)) from error
             raise
@@ -188,25 +211,25 @@ class StoreConnections:
         if not connection.users:
             connection.idle_since = time.monotonic()
 
-    async def _made(self, token: str | None) -> StoreConnection:
+    async def _made(self, proofs: ShownProofs) -> StoreConnection:
         if self._connecting >= self._limits.connecting_max:
             raise Exhausted(
                 "too many clients with new tokens come at a time; nothing happened: try again",
                 RETRY_SECONDS,
             )
-        if len(self._by_token) >= self._limits.connections_max:
+        if len(self._by_proofs) >= self._limits.connections_max:
             await self._make_room()
-            found = self._by_token.get(token)
+            found = self._by_proofs.get(proofs)
             if found is not None:
                 return found
         self._connecting += 1
-        opening = asyncio.ensure_future(self._opened(token))
+        opening = asyncio.ensure_future(self._opened(proofs))
         opening.add_done_callback(self._connected)
-        connection = self._by_token[token] = StoreConnection(opening)
+        connection = self._by_proofs[proofs] = StoreConnection(opening)
         return connection
 
-    async def _opened(self, token: str | None) -> aio.Database:
-        return await self._connect(token)
+    async def _opened(self, proofs: ShownProofs) -> aio.Database:
+        return await self._connect(proofs)
 
     def _connected(self, opening: asyncio.Task[aio.Database]) -> None:
         self._connecting -= 1
@@ -215,13 +238,13 @@ class StoreConnections:
 
     async def _make_room(self) -> None:
         idle = [
-            (connection.idle_since, token)
-            for token, connection in self._by_token.items()
+            (connection.idle_since, proofs)
+            for proofs, connection in self._by_proofs.items()
             if not connection.users and connection.opening.done()
         ]
         if not idle:
             raise Exhausted(
-                f"clients with {len(self._by_token)} different tokens use this gateway, which is "
+                f"clients with {len(self._by_proofs)} different tokens use this gateway, which is "
                 "as many as it allows; nothing happened: try again, or use another gateway",
                 RETRY_SECONDS,
             )
@@ -232,13 +255,13 @@ class StoreConnections:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
-            for token, connection in list(self._by_token.items()):
+            for proofs, connection in list(self._by_proofs.items()):
                 is_idle = not connection.users and now - connection.idle_since > IDLE_SECONDS
-                if token is not None and is_idle:
-                    await self._close(token)
+                if proofs != NO_PROOFS and is_idle:
+                    await self._close(proofs)
 
-    async def _close(self, token: str | None) -> None:
-        opening = self._by_token.pop(token).opening
+    async def _close(self, proofs: ShownProofs) -> None:
+        opening = self._by_proofs.pop(proofs).opening
         if opening.done() and (opening.cancelled() or opening.exception() is not None):
             return
         opening.cancel()
@@ -252,5 +275,5 @@ class StoreConnections:
 
     async def close(self) -> None:
         """Close all connections."""
-        for token in list(self._by_token):
-            await self._close(token)
+        for proofs in list(self._by_proofs):
+            await self._close(proofs)

@@ -73,6 +73,7 @@ class Settings:
         tls: its certificate; ``None``: anybody may come, without TLS.
         roles: checks the proofs of callers; ``None``: only the nodes do.
         is_open: whether the store takes everybody, so that tokens mean nothing.
+        nodes_check: whether nodes check all rights of callers, and not the gateway.
         limits: what it takes on.
     """
 
@@ -80,6 +81,7 @@ class Settings:
     tls: ListenerTLS | None
     roles: Roles | None = None
     is_open: bool = False
+    nodes_check: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -103,7 +105,10 @@ class Gateway:
         limits = settings.limits
         self._connections = StoreConnections(connect, limits)
         callers = Callers(
-            settings.roles, is_secure=settings.tls is not None, is_open=settings.is_open
+            settings.roles,
+            is_secure=settings.tls is not None,
+            is_open=settings.is_open,
+            nodes_check=settings.nodes_check,
         )
         self.service = Service(callers, self._connections, limits)
         self._health = health.aio.HealthServicer()

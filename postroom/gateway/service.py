@@ -126,7 +126,7 @@ class Service:
                 if writes:
                     caller.check_may_write()
                 with self.admission.call(caller.client) as admitted:
-                    db, connection = await self._connections.acquire(caller.token)
+                    db, connection = await self._connections.acquire(caller.proofs)
                     try:
                         request = None if kind is None else values.parsed(kind, packed)
                         call = ServedCall(db, context, caller, admitted)

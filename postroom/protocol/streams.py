@@ -30,7 +30,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from postroom.limits import OPENING_BYTES_MAX
+from postroom.limits import CLIENT_NAME_CHARACTERS_MAX, OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
 
 STREAM_VERSION: Final = 2
@@ -74,6 +74,20 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
     def __repr__(self) -> str:
         return f"Opening({self.method!r}, {self.argument!r})"  # without the token
+
+
+class OnBehalf(msgspec.Struct, frozen=True, array_like=True):
+    """The client for which a gateway talks: the ``argument`` of the opening, if there is one.
+
+    The requests of the stream need the rights of both. It is believed: it can only take rights.
+
+    Attributes:
+        name: the common name of its certificate.
+        role: the name of its role, as the gateway knows it; empty: that of the gateway.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=CLIENT_NAME_CHARACTERS_MAX)]
+    role: Annotated[str, msgspec.Meta(max_length=16)] = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):

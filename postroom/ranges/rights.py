@@ -59,7 +59,10 @@ class Verb(enum.IntFlag):
             verb = cls.__members__.get(name.strip().upper())
             if verb is None:
                 known = ", ".join(verb_names(EVERY_VERB))
-                raise Invalid(f"there is no verb {name.strip()[:40]!r}: verbs are {known}")
+                raise Invalid(
+                    f"there is no verb {name.strip()[:40]!r}; nothing was changed: verbs are "
+                    f"{known}"
+                )
             found |= verb
         return found
 
@@ -119,18 +122,22 @@ class Rights:
 
     Args:
         grants: what is granted to it.
+        others: the rights that requests need as well; ``None``: none.
     """
 
-    def __init__(self, grants: Iterable[Granted]) -> None:
+    def __init__(self, grants: Iterable[Granted], others: Rights | None = None) -> None:
         self._grants = frozenset(grants)
+        self._others = others
         self._prefixes: dict[Verb, list[bytes]] = {}
         self._queues: dict[Verb, frozenset[str]] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rights) and self._grants == other._grants
+        if not isinstance(other, Rights):
+            return NotImplemented
+        return self._grants == other._grants and self._others == other._others
 
     def __hash__(self) -> int:
-        return hash(self._grants)
+        return hash((self._grants, self._others))
 
     def lacks(self, request: Needing) -> str | None:
         """Return the first right that a request needs and this lacks, in words, or ``None``."""
@@ -138,7 +145,7 @@ class Rights:
             missing = self._missing(need)
             if missing is not None:
                 return f"{' or '.join(map(repr, verb_names(need.verb)))} on {missing}"
-        return None
+        return None if self._others is None else self._others.lacks(request)
 
     def _missing(self, need: Need) -> str | None:
         """Return the part of a need that is not met, in words."""

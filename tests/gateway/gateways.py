@@ -92,7 +92,7 @@ async def started(
     kept = copy.copy(own)
     kept._close = _nothing  # a gateway closes its connections, and the store is the test's
 
-    async def connect(_: str | None) -> postroom.aio.Database:
+    async def connect(_: object) -> postroom.aio.Database:
         return kept
 
     made = settings or Settings("127.0.0.1:0", None, is_open=True, limits=limits or Limits())

@@ -12,13 +12,20 @@ import grpc.aio
 import postroom
 import postroom.aio
 from postroom.cli import gateway as command
+from postroom.cli.options import StoreOptions
+from postroom.databases.asynchronous import connect_on_behalf
 from postroom.gateway import postroom_pb2 as pb
+from postroom.gateway.callers import ShownProofs
 from postroom.gateway.limits import Limits
 from postroom.gateway.listener import Gateway, ListenerTLS, Settings
+from postroom.ranges.access import GrantRights, RevokeRights
+from postroom.ranges.rights import Verb
 from postroom.server.cluster.access import Tokens
+from postroom.server.cluster.security import Security
 from tests.gateway.gateways import COMMIT, Stub, failure, on_loop, operations, started
 from tests.remote.certificates import Authority
 from tests.remote.servers import Server
+from tests.server.cluster.certificates import Authority as Named
 
 Code = grpc.StatusCode
 GET = pb.GetRequest(key=b"k")
@@ -33,8 +40,9 @@ def _bearer(token: str) -> tuple[tuple[str, str], ...]:
 async def _gateway_of(
     server: Server, tls: postroom.TLS, settings: Settings
 ) -> AsyncIterator[Gateway]:
-    async def connect(token: str | None) -> postroom.aio.Database:
-        return await postroom.aio.connect(server.address, tls=tls, token=token)
+    async def connect(proofs: ShownProofs) -> postroom.aio.Database:
+        on_behalf = command._on_behalf(proofs)
+        return await connect_on_behalf(on_behalf, server.address, tls=tls, token=proofs.token)
 
     gateway = Gateway(settings, connect)
     await gateway.start()
@@ -157,13 +165,80 @@ def test_a_client_by_tls_shows_a_certificate(tmp_path: Path) -> None:
     test()
 
 
+def test_a_caller_by_its_certificate_has_the_rights_granted_to_its_name(tmp_path: Path) -> None:
+    authority = Named(tmp_path)
+    node, own = authority.node("127.0.0.1"), authority.client("the-gateway")
+    roles_file = tmp_path / "roles"
+    roles_file.write_text("none shop\nread reports\nwrite *\n")
+    roles = command._roles(None, roles_file)
+    listener = ListenerTLS(node.certificate, node.key, node.ca)
+    settings = Settings("127.0.0.1:0", listener, roles, nodes_check=True)
+
+    def channel_of(name: str, gateway: Gateway) -> Any:
+        shown = authority.client(name)
+        files = (shown.ca, shown.key, shown.certificate)
+        credentials = grpc.ssl_channel_credentials(*(each.read_bytes() for each in files))
+        return grpc.aio.secure_channel(f"127.0.0.1:{gateway.port}", credentials)
+
+    @on_loop
+    async def test(server: Server) -> None:
+        tls = postroom.TLS(own.ca, own.certificate, own.key)
+        async with _gateway_of(server, tls, settings) as gateway:
+            channels = [channel_of(each, gateway) for each in ("shop", "reports", "other")]
+            shop, reports, other = map(_stub, channels)
+            await other.Put(PUT)
+            for refused in (shop.Get(GET), shop.Put(PUT), reports.Put(PUT)):
+                assert (await failure(refused)).code == Code.PERMISSION_DENIED
+            assert (await reports.Get(GET)).value == b"v"
+            for name, verb in (("shop", Verb.READ), ("reports", Verb.WRITE)):
+                server.ask(GrantRights(name, verb, b"k"))
+            assert (await shop.Get(GET)).value == b"v"
+            assert (await failure(shop.Put(PUT))).code == Code.PERMISSION_DENIED
+            await reports.Put(PUT)
+            failed = await failure(reports.Put(pb.PutRequest(key=b"other", value=b"v")))
+            assert failed.code == Code.PERMISSION_DENIED
+            server.ask(RevokeRights("shop"))
+            assert (await failure(shop.Get(GET))).code == Code.PERMISSION_DENIED
+            for channel in channels:
+                await channel.close()
+
+    with Server(Security(node)) as server:
+        test(server)
+
+
+def test_a_gateway_with_a_folder_refuses_callers_whose_rights_nodes_would_check(
+    tmp_path: Path,
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("none granted shop\nwriter\n")
+    tokens.chmod(0o600)
+    connect = command._connect(StoreOptions(path=tmp_path / "store"))
+    settings = Settings("127.0.0.1:0", None, command._roles(tokens, None))
+
+    @on_loop
+    async def test() -> None:
+        gateway = Gateway(settings, connect)
+        await gateway.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}") as channel:
+            await _stub(channel).Put(PUT, metadata=_bearer("writer"))
+            for call in (_stub(channel).Get(GET, metadata=_bearer("granted")),
+                         _stub(channel).Put(PUT, metadata=_bearer("granted"))):  # fmt: skip
+                failed = await failure(call)
+                assert failed.code == Code.UNAUTHENTICATED
+                assert failed.detail is not None
+                assert failed.detail.type == "AccessDenied"
+        await gateway.stop()
+
+    test()
+
+
 @on_loop
 async def test_many_unknown_tokens_leave_the_gateway_serving() -> None:
     refused = postroom.AccessDenied("the token is not known here; nothing was done")
     db = await postroom.aio.open(":memory:")
 
-    async def connect(token: str | None) -> postroom.aio.Database:
-        if token != "known":
+    async def connect(proofs: ShownProofs) -> postroom.aio.Database:
+        if proofs.token != "known":
             raise refused
         return db
 

@@ -294,7 +294,7 @@ async def test_a_store_that_cannot_be_reached_is_unavailable_until_it_can() -> N
     db = await postroom.aio.open(":memory:")
     reachable = False
 
-    async def connect(_: str | None) -> postroom.aio.Database:
+    async def connect(_: object) -> postroom.aio.Database:
         if not reachable:
             raise errors.Unavailable("no node that leads has answered", retry_after=0.3)
         return db

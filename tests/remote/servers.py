@@ -96,6 +96,14 @@ class Server:
     def on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
+    def ask(self, request: Any) -> Any:
+        """Return the node's answer to a request of its own process."""
+
+        async def answer() -> Any:
+            return await self._driver.send(request)
+
+        return self.on_loop(answer())
+
     def start(self) -> None:
         self.on_loop(self._start())
 

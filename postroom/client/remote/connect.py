@@ -17,6 +17,7 @@ from postroom.client.remote.tls_files import TLS
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.protocol.streams import OnBehalf
 from postroom.ranges.requests import Now
 
 CONNECT_SECONDS: Final = 5.0
@@ -99,10 +100,31 @@ async def connect_async(  # noqa: PLR0913 - each argument is an option
     Returns:
         The database.
     """
+    return await connect_on_behalf(
+        None, addresses, tls=tls, token=token, insecure=insecure, codec=codec, timeout=timeout,
+        connect_timeout=connect_timeout,
+    )  # fmt: skip
+
+
+async def connect_on_behalf(  # noqa: PLR0913 - each argument is an option
+    on_behalf: OnBehalf | None,
+    addresses: str | Sequence[str],
+    *,
+    tls: TLS | None = None,
+    token: str | None = None,
+    insecure: bool = False,
+    codec: str | Codec | None = None,
+    timeout: float = REQUEST_SECONDS,
+    connect_timeout: float = CONNECT_SECONDS,
+) -> asynchronous.CoreDatabase:
+    """Connect to a cluster on behalf of another client; ``None``: for itself.
+
+    The other arguments are those of :func:`connect_async`.
+    """
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
     patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
     values = resolve(codec)
-    sender = AsyncioSender(nodes, tls, token, _randomness(), timeout)
+    sender = AsyncioSender(nodes, tls, token, _randomness(), timeout, on_behalf)
     try:
         await _reach(patience, sender)
     except BaseException:

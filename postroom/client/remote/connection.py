@@ -18,6 +18,8 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from postroom.client.remote.native import (
     NativeStream,
     StreamRefused,
@@ -32,7 +34,7 @@ from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.failures import WireError
-from postroom.protocol.streams import DENIED, TALK, Opening
+from postroom.protocol.streams import DENIED, TALK, OnBehalf, Opening
 
 if TYPE_CHECKING:
     from postroom.client.routing.router import Router
@@ -71,12 +73,18 @@ class Streams:
     Args:
         tls: the files for TLS; ``None``: without TLS.
         token: sent along with each stream; ``None``: none.
+        on_behalf: the client for which this one talks; ``None``: itself.
     """
 
     router: Router
 
-    def __init__(self, tls: TLS | None, token: str | None) -> None:
+    def __init__(
+        self, tls: TLS | None, token: str | None, on_behalf: OnBehalf | None = None
+    ) -> None:
         check_token(token)
+        self.opening = Opening(
+            TALK, b"" if on_behalf is None else msgspec.msgpack.encode(on_behalf), token
+        )
         self.context = _context(tls)
         self.loop = asyncio.get_running_loop()
         self._tls = tls
@@ -211,8 +219,7 @@ class _OpenStream:
             self._streams.ended(self._number, _reason(error, self._address))
 
     def _create(self) -> NativeStream:
-        opening = Opening(TALK, b"", self._streams.token)
-        self._stream = NativeStream(opening, self, FRAME_BYTES_MAX)
+        self._stream = NativeStream(self._streams.opening, self, FRAME_BYTES_MAX)
         return self._stream
 
 

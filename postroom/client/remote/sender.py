@@ -31,6 +31,7 @@ from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.kv.clock import SystemClock
+from postroom.protocol.streams import OnBehalf
 from postroom.ranges.requests import Now
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class AsyncioSender:
         token: str | None,
         randomness: random.Random,
         request_seconds: float,
+        on_behalf: OnBehalf | None = None,
     ) -> None:
         self.random = randomness
         self.patience_seconds = 0.0  # the router is patient
@@ -93,7 +95,7 @@ class AsyncioSender:
             asyncio.Future, loop=self.loop
         )
         self.monotonic = SystemClock.monotonic  # for transactions; the router goes by the loop
-        self._streams = Streams(tls, token)
+        self._streams = Streams(tls, token, on_behalf)
         self.router = self._streams.router = Router(
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )

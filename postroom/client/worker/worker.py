@@ -370,13 +370,15 @@ class Run:
         self._threads.shutdown(cancel_futures=True)
 
     async def _check_queues(self) -> None:
-        if self._queues:
-            missing = self._queues - {each.name for each in await self._db.queues()}
-            if missing:
+        """Check that each queue is there. The right to work on them is enough for that."""
+        for name in sorted(self._queues):
+            try:
+                await self._db.queue(name).info()
+            except Invalid:
                 raise Invalid(
-                    f"there is no queue {min(missing)!r}, which a task of this worker is for: make "
-                    "it with create_queue, or 'postroom queue create'"
-                )
+                    f"there is no queue {name!r}, which a task of this worker is for: make it with "
+                    "create_queue, or 'postroom queue create'"
+                ) from None
 
 
 class Worker(WorkerTasks[asynchronous.CoreDatabase]):

@@ -41,10 +41,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from postroom.errors import AccessDenied, Error, Invalid, Unavailable
 from postroom.protocol.failures import failure_from
 from postroom.protocol.frames import Permitted
 from postroom.protocol.requests import REQUESTS
+from postroom.protocol.streams import OnBehalf
 from postroom.ranges.access import Grants
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Granted, Rights, Verb
@@ -53,6 +56,9 @@ ALLOWED: Final[dict[Role, frozenset[type[Request]]]] = {
     role: REQUESTS.allowed(role) for role in Role
 }
 """The requests that each role may ask for. Any other request is refused to all clients."""
+
+
+_on_behalf: Final = msgspec.msgpack.Decoder(OnBehalf)
 
 
 class Access(NamedTuple):
@@ -65,12 +71,35 @@ class Access(NamedTuple):
         current: answers the terms that it would have now; raises ``AccessDenied``.
         name: the name to which rights are granted: that of its token, else of its certificate;
             empty: it has none.
+        on_behalf: the client for which a gateway talks, which limits its rights; ``None``: none.
     """
 
     role: Role = Role.WRITE
     principal: str = ""
     current: Callable[[], Access] | None = None
     name: str = ""
+    on_behalf: OnBehalf | None = None
+
+    @property
+    def who(self) -> str:
+        """Return the name of the client whose requests these are, for people."""
+        return self.name if self.on_behalf is None else self.on_behalf.name
+
+    def for_another(self, argument: bytes) -> Access:
+        """Return the terms of a stream on behalf of the client that its opening names.
+
+        Raises:
+            AccessDenied: the argument is malformed, or names no role.
+        """
+        if not argument:
+            return self
+        try:
+            on_behalf = _on_behalf.decode(argument)
+            if on_behalf.role:
+                Role.named(on_behalf.role)
+        except (msgspec.DecodeError, ValueError, Invalid) as error:
+            raise AccessDenied(f"the client that is asked for is malformed: {error}") from error
+        return self._replace(on_behalf=on_behalf)
 
     def why_not_now(self) -> Error | None:
         """Return why the same proofs would not let a client in on the same terms now."""
@@ -108,10 +137,20 @@ def granted_by(role: Role) -> list[Granted]:
 
 def rights_of(access: Access, grants: Grants) -> Rights | None:
     """Return the rights of a client; ``None``: its role tells what it may ask for."""
-    own = grants.of(access.name)
-    if access.role is Role.ADMIN or (not own and access.role is not Role.NONE):
+    role, own = access.role, grants.of(access.name)
+    has_only_role = role is Role.ADMIN or (not own and role is not Role.NONE)
+    others = None if access.on_behalf is None else _rights_of(access.on_behalf, role, grants)
+    if has_only_role and others is None:
         return None
-    return Rights([*granted_by(access.role), *own])
+    return Rights([*granted_by(role), *own], others)
+
+
+def _rights_of(client: OnBehalf, gateways: Role, grants: Grants) -> Rights | None:
+    """Return the rights of the client of a gateway; ``None``: it has all of the gateway's role."""
+    role = Role.named(client.role) if client.role else gateways
+    if role.includes(gateways):
+        return None
+    return Rights([*granted_by(role), *grants.of(client.name)])
 
 
 def lacking(what: str) -> AccessDenied:

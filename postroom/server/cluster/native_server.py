@@ -356,11 +356,13 @@ class ServedStream(asyncio.Protocol):
         sessions = self._server.sessions
         if sessions is None:
             raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
+        caller = self.caller()
         try:
-            access = self._server.security.access_of_client(
-                opening.token, self.caller().common_name
-            )
+            access = self._server.security.access_of_client(opening.token, caller.common_name)
+            access = access.for_another(opening.argument)
         except AccessDenied as denied:
+            who = caller.common_name or self.connection.host
+            sessions.refusals.note(who, str(denied))
             raise CallerRefused(str(denied), DENIED) from denied
         return _ClientConversation(self, sessions, access)
 

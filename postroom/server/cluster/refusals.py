@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from postroom.limits import (
     AUDITED_CHARACTERS_MAX,
+    CLIENT_NAME_CHARACTERS_MAX,
     REFUSALS_TOLD_MAX,
     REFUSALS_TOLD_PER_CLIENT_MAX,
 )
@@ -62,6 +63,7 @@ class Refusals:
             client: the name of the client.
             message: that of the error, which begins with what was refused.
         """
+        client = client[:CLIENT_NAME_CHARACTERS_MAX]
         self._count(client, message.partition(";")[0][:AUDITED_CHARACTERS_MAX], 1)
         self._tell_soon()
 
