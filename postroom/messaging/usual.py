@@ -320,7 +320,8 @@ class UsualBatch:
             _WHOLE_TIME if request.seconds_max >= TRANSACTION_SECONDS_MAX
             else from_seconds(request.seconds_max)
         )  # fmt: skip
-        if age > age_max or 0 < since < self._parts.registry.replaced_at:
+        registry = self._parts.registry
+        if age > age_max or 0 < since < registry.replaced_at or request.began <= registry.image_at:
             raise _Unusual
         if 0 < since < self.last_commit:
             try:

@@ -227,6 +227,8 @@ class Registry:
         divisible: the parts of the metadata that a split divides.
         replaced_at: the timestamp at which everything stored was replaced; 0: never. Reads before
             it prove nothing.
+        image_at: the timestamp of the image that it was replaced by; 0: it never was. An image has
+            no COMMIT records.
         is_whole: whether what is stored is whole, and not being replaced step by step.
         refusal: makes the error for every caller while the range is closed (:meth:`close`).
     """
@@ -240,6 +242,7 @@ class Registry:
     triggers: dict[bytes, Callable[[bytes | None, WriteSet], None]] = field(default_factory=dict)
     divisible: list[Divisible] = field(default_factory=list)
     replaced_at: int = 0
+    image_at: int = 0
     is_whole: bool = True
     refusal: Callable[[], Error] | None = None
     _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)

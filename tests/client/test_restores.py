@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroom import limits
-from postroom.errors import SnapshotTooOld, TransactionConflict, Unavailable
+from postroom import integer, limits
+from postroom.errors import CommitUnknown, SnapshotTooOld, TransactionConflict, Unavailable
 from postroom.kv import keys
 from postroom.messaging.ingest.requests import AbandonRestore, BeginRestore, CheckImage
 from postroom.ranges.evaluation import MustWait, View
@@ -179,3 +179,24 @@ def test_a_queue_of_a_store_that_was_not_empty_after_all_is_there_under_the_next
     assert other.db.images.read().state == "opening"
     other.db.images.abandon()
     assert other.db.queue("emails").stats().enqueued == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_commit_that_may_be_in_the_image_is_not_made_again(restarted: bool) -> None:
+    store = Store()
+    with store.db.begin() as tx:
+        first = tx.retry_id
+        tx.increment(b"n", 1)
+    with store.db.begin(retry_id=first) as tx:
+        tx.increment(b"n", 1)
+    at, found = read(store.db)
+    other = empty_like(store)
+    restore(other.db, at, found)
+    if restarted:
+        other.restart()
+    with pytest.raises(CommitUnknown, match="may be in it"), other.db.begin(retry_id=first) as tx:
+        tx.increment(b"n", 1)
+    assert integer(other.db.get(b"n")) == 1
+    with other.db.begin() as tx:
+        tx.increment(b"n", 1)
+    assert integer(other.db.get(b"n")) == 2

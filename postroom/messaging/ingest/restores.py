@@ -138,6 +138,7 @@ class Restoring:
         state = IngestState.NONE if known is None else known.state
         opened = known.at if known is not None and state is IngestState.DONE else 0
         self._registry.replaced_at = opened
+        self._registry.image_at = _image(known).timestamp if known is not None and opened else 0
         self._registry.is_whole = state not in _FILLING
         self._protections.replaced = (0, 0) if known is None else (_image(known).timestamp, opened)
         if known is not None and state in _CLOSED:

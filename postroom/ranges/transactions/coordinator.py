@@ -274,7 +274,7 @@ class Coordinator:
             call.complete(from_record(record), None)
             return
         try:
-            check_age(self._parts.clock.reading(), request, self._parts.registry.replaced_at)
+            check_age(self._parts.clock.reading(), request, self._parts.registry)
             division = Division(request, self._bounds, self._carrier.recipient_of)
         except Error as error:
             call.complete(None, error)

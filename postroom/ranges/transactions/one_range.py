@@ -162,7 +162,7 @@ class Committer:
             if known is not None:
                 return from_record(known)
         if not (self.second_rounds and self._is_second_round(request)):
-            check_age(ctx.timestamp, request, self._registry.replaced_at)
+            check_age(ctx.timestamp, request, self._registry)
         if self.may_have_to_wait:
             self._check_locks(ctx, request)
             self._check_intents(request)
@@ -315,18 +315,23 @@ def check_replaced(request: CommitTransaction[Any] | Prepare[Any], replaced_at: 
         )
 
 
-def check_age(now: int, request: CommitTransaction[Any], replaced_at: int) -> None:
+def check_age(now: int, request: CommitTransaction[Any], registry: Registry) -> None:
     """Refuse a transaction that has been open for too long.
 
     Raises:
         TransactionExpired: it has.
-        CommitUnknown: it may have committed, so long ago that nobody knows.
+        CommitUnknown: it may have committed, so long ago that nobody knows, or before a restore.
         TransactionConflict: it has read what was replaced since.
     """
     age = now - request.began
     seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
     if age <= from_seconds(seconds):
-        check_replaced(request, replaced_at)
+        if request.began <= registry.image_at:
+            raise CommitUnknown(
+                "the transaction began before the backup that the store was restored from, and may "
+                "be in it: read what it would have written to find out"
+            )
+        check_replaced(request, registry.replaced_at)
         return
     if age > from_seconds(RECORD_SECONDS):
         raise CommitUnknown(
