@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import benchmarks.backup
 import benchmarks.cluster
 import benchmarks.contention
 import benchmarks.etcd

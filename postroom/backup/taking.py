@@ -30,12 +30,13 @@ from postroom.backup.merging import Differences
 from postroom.backup.pace import Pace
 from postroom.backup.progress import Progress, silent
 from postroom.backup.recount import Recount
-from postroom.client.bulk import PART_BYTES
 from postroom.client.database import CoreDatabase
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.messaging.bulk_requests import BYTES, RecordsPage, unpack
 
+PART_BYTES: Final = 16 * 1024 * 1024
+"""About how much of the store a part has. The index of its inboxes is in memory meanwhile."""
 _BEGUN_AT_MOST: Final = 3
 
 T = TypeVar("T")
