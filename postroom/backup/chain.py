@@ -104,7 +104,7 @@ def _before(link: Backup) -> Backup:
         other = BackupFolder(path)
         try:
             found = other.manifest()
-        except (Invalid, PermissionError):
+        except (Invalid, OSError):
             continue  # another backup, which may be damaged
         if found is not None and found.backup == manifest.since:
             check_follows(manifest, found, folder.path)

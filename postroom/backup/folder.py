@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,13 +226,21 @@ class PartFile:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file to be read, which may be no link."""
+    """Open a file to be read, which is neither a link nor a pipe.
+
+    Raises:
+        Invalid: it is.
+    """
     try:
-        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if path.is_symlink():
-            raise Invalid(f"{path} is a link; nothing was changed: put the file there") from error
+            raise _another(path, "is a link") from error
         raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _another(path, "is no file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _another(path: Path, what: str) -> Invalid:

@@ -15,6 +15,7 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import BACKUP_PARTS_MAX, KEY_BYTES_MAX
+from postroom.messaging import image_entries
 from postroom.ranges.requests import TimestampNumber
 
 FORMAT: Final = 1
@@ -119,8 +120,8 @@ def decoded(content: bytes, path: object) -> BackupManifest:
         manifest = msgspec.json.decode(content, type=BackupManifest)
         if manifest.sha256 != _hash(manifest):
             raise ValueError("its checksum is another one")
-        _check_spans(manifest.parts)
-    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        _check(manifest)
+    except (ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
         raise Invalid(
             f"{path} is damaged: {error}; nothing was changed: get the backup from where it is "
             "sound"
@@ -137,10 +138,15 @@ def _hash(manifest: BackupManifest) -> str:
     return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
 
-def _check_spans(parts: tuple[BackupPart, ...]) -> None:
-    """Check that the parts after the first one are all keys, in order."""
+def _check(manifest: BackupManifest) -> None:
+    """Check that times and tables can be shown, and that the parts are all keys, in order."""
+    time_of(manifest.since_timestamp)
+    if manifest.time != time_of(manifest.timestamp):
+        raise ValueError("its time is not that of its timestamp")
+    if not manifest.tables.keys() <= set(image_entries.TABLES):
+        raise ValueError("it names tables that no store has")
     expected: str | None = ""
-    for part in parts[1:]:
+    for part in manifest.parts[1:]:
         if part.start != expected:
             raise ValueError("its parts leave out keys, or have them twice")
         expected = part.end

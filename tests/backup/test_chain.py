@@ -17,6 +17,7 @@ from postroom.backup import chain as chains
 from postroom.backup import restore, verify
 from postroom.backup.blocks import Entries
 from postroom.backup.folder import BackupFolder
+from postroom.backup.manifest import time_of
 from postroom.backup.merging import Differences, merged
 from postroom.errors import Invalid
 from tests.backup.places import Found, busy, entries, forge, restored, view
@@ -100,7 +101,7 @@ def test_a_chain_with_a_missing_backup_is_refused_by_name(chain: Chained) -> Non
     ("changes", "why"),
     [
         ({"store": "00" * 16}, "of another store"),
-        ({"timestamp": 5}, "not later"),
+        ({"timestamp": 5, "time": time_of(5)}, "not later"),
         ({"since_timestamp": 5}, "not later"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -141,6 +142,32 @@ def test_a_link_in_place_of_a_file_is_refused_by_name(
     shutil.move(full / name, elsewhere)
     (full / name).symlink_to(elsewhere)
     assert is_refused(full, empty, f"{name} is a link")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
+@pytest.mark.parametrize("name", ["part-00001", "manifest.json"])
+def test_a_thing_in_place_of_a_file_is_refused_by_name(
+    name: str, make: Callable[[Path], None], full: Path, empty: postroom.Database
+) -> None:
+    (full / name).unlink()
+    make(full / name)
+    assert is_refused(full, empty, f"{name} is no file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"time": "\x1b[2Jnoon"}, "its time"),
+        ({"tables": {"\x1b[2J": 1}}, "tables that no store has"),
+        ({"timestamp": (1 << 63) - 1}, "damaged"),
+        ({"since_timestamp": (1 << 63) - 1, "since": "0" * 32}, "no folder beside it"),
+    ],
+)
+def test_a_manifest_brings_no_text_of_its_own_to_a_terminal(
+    changes: dict[str, Any], why: str, full: Path, empty: postroom.Database
+) -> None:
+    forge(full, **changes)
+    assert is_refused(full, empty, why)
 
 
 def test_files_of_another_backup_are_refused_by_name(
