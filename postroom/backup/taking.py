@@ -36,7 +36,7 @@ from postroom.kv.clock import Timestamp
 from postroom.messaging.bulk_requests import BYTES, RecordsPage, unpack
 
 PART_BYTES: Final = 16 * 1024 * 1024
-"""About how much of the store a part has. The index of its inboxes is in memory meanwhile."""
+"""The size of a part in the store, about. The index of its inboxes is in memory meanwhile."""
 _BEGUN_AT_MOST: Final = 3
 
 T = TypeVar("T")
