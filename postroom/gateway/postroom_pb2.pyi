@@ -14,10 +14,21 @@ class EnqueueOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENQUEUE_OUTCOME_INSERTED: _ClassVar[EnqueueOutcome]
     ENQUEUE_OUTCOME_IGNORED: _ClassVar[EnqueueOutcome]
     ENQUEUE_OUTCOME_REPLACED: _ClassVar[EnqueueOutcome]
+
+class ResultOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESULT_OUTCOME_UNSPECIFIED: _ClassVar[ResultOutcome]
+    RESULT_OUTCOME_PENDING: _ClassVar[ResultOutcome]
+    RESULT_OUTCOME_RETURNED: _ClassVar[ResultOutcome]
+    RESULT_OUTCOME_FAILED: _ClassVar[ResultOutcome]
 ENQUEUE_OUTCOME_UNSPECIFIED: EnqueueOutcome
 ENQUEUE_OUTCOME_INSERTED: EnqueueOutcome
 ENQUEUE_OUTCOME_IGNORED: EnqueueOutcome
 ENQUEUE_OUTCOME_REPLACED: EnqueueOutcome
+RESULT_OUTCOME_UNSPECIFIED: ResultOutcome
+RESULT_OUTCOME_PENDING: ResultOutcome
+RESULT_OUTCOME_RETURNED: ResultOutcome
+RESULT_OUTCOME_FAILED: ResultOutcome
 
 class GetRequest(_message.Message):
     __slots__ = ("key", "at")
@@ -182,6 +193,38 @@ class EnqueueResponse(_message.Message):
     id: bytes
     outcome: EnqueueOutcome
     def __init__(self, id: _Optional[bytes] = ..., outcome: _Optional[_Union[EnqueueOutcome, str]] = ...) -> None: ...
+
+class ResultRequest(_message.Message):
+    __slots__ = ("queue", "id", "kind", "wait_seconds")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    id: bytes
+    kind: str
+    wait_seconds: float
+    def __init__(self, queue: _Optional[str] = ..., id: _Optional[bytes] = ..., kind: _Optional[str] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class ResultResponse(_message.Message):
+    __slots__ = ("outcome", "value", "failure")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    outcome: ResultOutcome
+    value: bytes
+    failure: TaskFailure
+    def __init__(self, outcome: _Optional[_Union[ResultOutcome, str]] = ..., value: _Optional[bytes] = ..., failure: _Optional[_Union[TaskFailure, _Mapping]] = ...) -> None: ...
+
+class TaskFailure(_message.Message):
+    __slots__ = ("type", "reason", "traceback")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    reason: str
+    traceback: str
+    def __init__(self, type: _Optional[str] = ..., reason: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

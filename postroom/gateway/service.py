@@ -19,7 +19,7 @@ import grpc
 
 import postroom
 from postroom import aio
-from postroom.errors import Invalid
+from postroom.errors import Invalid, TaskFailed
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import values
 from postroom.gateway.batches import BatchCall
@@ -92,7 +92,7 @@ class Service:
             "Reject": self._reject, "Extend": self._extend,
         }  # fmt: skip
         others: dict[str, Serve] = {
-            "Get": _get, "Scan": _scan, "Status": _status, "Watch": _watch,
+            "Get": _get, "Scan": _scan, "Status": _status, "Watch": _watch, "Result": _result,
             "NewTransactionId": _new_transaction_id, "Transaction": self._transaction,
             "Execute": self._execute, "BatchExecute": self._batch_execute,
         }  # fmt: skip
@@ -223,6 +223,18 @@ async def _enqueue(call: ServedCall, request: pb.EnqueueRequest) -> pb.EnqueueRe
     handle = tx.enqueue(**values.enqueue_arguments(request))
     await commit_for_sure(tx)
     return pb.EnqueueResponse(id=values.packed_id(handle.id), outcome=values.outcome(handle))
+
+
+async def _result(call: ServedCall, request: pb.ResultRequest) -> pb.ResultResponse:
+    queue = call.db.queue(request.queue)
+    try:
+        value = await queue.result(request.id, kind=request.kind, wait=request.wait_seconds)
+    except TimeoutError:
+        return pb.ResultResponse(outcome=pb.RESULT_OUTCOME_PENDING)
+    except TaskFailed as failed:
+        failure = pb.TaskFailure(type=failed.type, reason=failed.reason, traceback=failed.traceback)
+        return pb.ResultResponse(outcome=pb.RESULT_OUTCOME_FAILED, failure=failure)
+    return pb.ResultResponse(outcome=pb.RESULT_OUTCOME_RETURNED, value=value)
 
 
 async def _new_transaction_id(

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
+
+import grpc
+import pytest
 
 import postroom
+import postroom.aio
 from postroom.gateway import postroom_pb2 as pb
 from tests.gateway.gateways import on_loop, operations, sent, started
 
@@ -144,3 +149,35 @@ async def test_a_watch_shows_changes_and_goes_on_after_one_of_them() -> None:
         await again.read()
         assert (await again.read()).changes[0].timestamp == deleted.timestamp
         again.cancel()
+
+
+@on_loop
+async def test_the_result_of_a_task_is_returned_or_told_as_a_failure() -> None:
+    async with started() as it:
+        await it.db.create_queue("q")
+        worker = postroom.aio.Worker(it.db)
+
+        @worker.task("q", "film", keep_result=60)
+        async def task(message: postroom.aio.QueueMessage, tx: postroom.aio.Transaction) -> Any:
+            if message.payload == b"bad":
+                raise postroom.Discard("no film \ud800")
+            return message.payload or None
+
+        for name in (b"good", b"bad", b""):
+            id_ = name or b"none"
+            await it.stub.Enqueue(pb.EnqueueRequest(queue="q", payload=name, id=id_, kind="film"))
+        ask = pb.ResultRequest(queue="q", id=b"good", kind="film")
+        assert (await it.stub.Result(ask)).outcome == pb.RESULT_OUTCOME_PENDING
+        ask.wait_seconds = 30
+        waiting = it.stub.Result(ask)
+        assert await worker.run_until_idle() == 3
+        good = await waiting
+        assert (good.outcome, good.value) == (pb.RESULT_OUTCOME_RETURNED, b"good")
+        none = await it.stub.Result(pb.ResultRequest(queue="q", id=b"none", kind="film"))
+        assert (none.outcome, none.HasField("value")) == (pb.RESULT_OUTCOME_RETURNED, False)
+        bad = await it.stub.Result(pb.ResultRequest(queue="q", id=b"bad", kind="film"))
+        assert bad.outcome == pb.RESULT_OUTCOME_FAILED
+        assert (bad.failure.type, bad.failure.reason) == ("Discard", "no film \\ud800")
+        assert "in task" in bad.failure.traceback
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no message"):
+            await it.stub.Result(pb.ResultRequest(queue="q", id=b"other", kind="film"))

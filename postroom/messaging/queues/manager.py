@@ -539,7 +539,7 @@ class Manager:
     def archived(self, locators: list[Locator], ended: list[EndedFields]) -> None:
         """Note that messages were archived; ``locators`` are those that were leased."""
         self.leases_removed(locators)
-        if len(self.host.waits):
+        if self.host.waits.results:
             for _, kind, id_, _, _ in ended:
                 self.buried(kind, id_)
 

@@ -39,9 +39,14 @@ Token: TypeAlias = CreditToken | ResultToken
 
 
 class TokenWaits:
-    """The requests that wait for tokens. Its length is their number."""
+    """The requests that wait for tokens. Its length is their number.
+
+    Attributes:
+        results: how many of them wait for results.
+    """
 
     def __init__(self) -> None:
+        self.results = 0
         self._requests: dict[int, tuple[object, Token]] = {}
         self._awaited: Counter[Token] = Counter()
         self._woken: dict[Token, None] = {}
@@ -54,6 +59,7 @@ class TokenWaits:
         if id(request) not in self._requests:
             self._requests[id(request)] = request, token
             self._awaited[token] += 1
+            self.results += isinstance(token, ResultToken)
         return token
 
     def remove(self, request: object) -> None:
@@ -61,6 +67,7 @@ class TokenWaits:
         _, token = self._requests.pop(id(request), (None, None))
         if token is None:
             return
+        self.results -= isinstance(token, ResultToken)
         self._awaited[token] -= 1
         if not self._awaited[token]:
             del self._awaited[token]
@@ -84,6 +91,7 @@ class TokenWaits:
 
     def clear(self) -> None:
         """Forget all requests, at the end of the lease."""
+        self.results = 0
         self._requests.clear()
         self._awaited.clear()
         self._woken.clear()
