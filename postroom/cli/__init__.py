@@ -10,6 +10,7 @@
 `work`                worker
 `state`               status, remove-node, rebind-node, forget-position
 `access`              access, audit-log
+`settings`            settings
 `serve`, `gateway`    serve, gateway
 `cluster`             cluster
 `pipeline`, `load`    pipeline run: jobs; `spark` starts Spark for them

@@ -35,6 +35,7 @@ from postroom.cli import (
     ranges,
     recovery,
     serve,
+    settings,
     state,
     tour,
     trace,
@@ -121,10 +122,11 @@ for each in (
     mail.dead_letters, values.search, work.worker, measure.bench,
     backup.backup, backup.verify, backup.restore, recovery.recover,
 ):  # fmt: skip
-    settings = NEGATIVE_NUMBERS if each is values.increment else None
+    context = NEGATIVE_NUMBERS if each is values.increment else None
     name = each.__name__.replace("_", "-")
-    app.command(name, context_settings=settings, help=flowing(each))(each)
+    app.command(name, context_settings=context, help=flowing(each))(each)
 app.add_typer(access.app, name="access")
 app.add_typer(queues.app, name="queue")
 app.add_typer(ranges.app, name="range")
+app.add_typer(settings.app, name="settings")
 app.add_typer(pipeline.app, name="pipeline")

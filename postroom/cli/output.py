@@ -340,7 +340,7 @@ def as_bytes(text: str, least: int, option: str) -> int:
     return size
 
 
-def as_split_bytes(text: str) -> int:
+def as_split_bytes(text: str, option: str = "--split-bytes") -> int:
     """Return how many bytes ``text`` means, from which ranges split; 0: never."""
-    size = as_bytes(text, 0, "--split-bytes")
-    return size and as_bytes(text, SPLIT_BYTES_MIN, "--split-bytes")
+    size = as_bytes(text, 0, option)
+    return size and as_bytes(text, SPLIT_BYTES_MIN, option)
