@@ -33,6 +33,7 @@ from postroom.backup.recount import Recount
 from postroom.client.database import CoreDatabase
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.clock import Timestamp
+from postroom.limits import BACKUP_CHAIN_MAX
 from postroom.messaging.bulk_requests import BYTES, RecordsPage, unpack
 
 PART_BYTES: Final = 16 * 1024 * 1024
@@ -150,7 +151,13 @@ def _earlier(target: BackupFolder, since: BackupFolder) -> Chain:
             f"{target.path} does not lie beside {since.path}, where a restore looks for the backup "
             "before it; nothing was changed: give a folder beside it"
         )
-    return Chain.of(since)
+    chain = Chain.of(since)
+    if len(chain.links) >= BACKUP_CHAIN_MAX:
+        raise Invalid(
+            f"{since.path} ends a chain of {len(chain.links)} backups, and no restore takes a "
+            "longer one; nothing was changed: make a full one, without since"
+        )
+    return chain
 
 
 class _Taking:

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import postroom
-from postroom import limits
 from postroom.backup import chain as chains
-from postroom.backup import restore, verify
+from postroom.backup import restore, taking, verify
 from postroom.backup.blocks import Entries
 from postroom.backup.folder import BackupFolder
 from postroom.backup.manifest import time_of
@@ -127,7 +126,19 @@ def test_a_chain_has_a_longest_length(chain: Chained, monkeypatch: pytest.Monkey
     monkeypatch.setattr(chains, "BACKUP_CHAIN_MAX", 2)
     with pytest.raises(Invalid, match="make a full one"):
         verify(folder / "two")
-    assert limits.BACKUP_CHAIN_MAX > 2
+
+
+def test_an_increment_that_no_restore_would_take_is_not_made(
+    chain: Chained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = chain
+    monkeypatch.setattr(taking, "BACKUP_CHAIN_MAX", 3)
+    with (
+        postroom.open(":memory:") as db,
+        pytest.raises(Invalid, match="ends a chain of 3 backups"),
+    ):
+        db.backup(folder / "three", since=folder / "two")
+    assert not (folder / "three").exists()
 
 
 def test_an_increment_is_made_of_a_sound_backup_of_the_same_store(chain: Chained) -> None:

@@ -201,3 +201,24 @@ def test_a_store_whose_counters_are_wrong_is_not_backed_up(
         with pytest.raises(Invalid, match="inboxes"):
             db.backup(tmp_path / "full")
     assert not is_sound(tmp_path / "full")
+
+
+def test_a_cancelled_backup_is_none_and_the_next_run_makes_it(tmp_path: Path) -> None:
+    async def cancel() -> None:
+        async with await postroom.aio.open(":memory:") as db:
+            for number in range(50):
+                await db.put(b"%d" % number, bytes(1000))
+            begun = asyncio.Event()
+            backing = asyncio.create_task(
+                db.backup(tmp_path / "full", rate=100, progress=lambda *_: begun.set())
+            )
+            await begun.wait()
+            backing.cancel()
+            await asyncio.wait((backing,))
+            assert backing.cancelled()
+            with pytest.raises(Invalid, match="no complete backup"):
+                verify(tmp_path / "full")
+            await db.backup(tmp_path / "full")
+
+    asyncio.run(cancel())
+    assert is_sound(tmp_path / "full")
