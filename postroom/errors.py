@@ -159,7 +159,15 @@ class TaskFailed(Error):
 
 
 class StoreLocked(Error):
-    """Another process (named in the message) has the data folder open."""
+    """Another process (named in the message) has the data folder open.
+
+    Attributes:
+        address: the address at which that process serves the store; empty: it does not.
+    """
+
+    def __init__(self, message: str, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class StoreCorrupted(Error):

@@ -71,6 +71,10 @@ HELLO_SECONDS: Final = 5.0
 """The time in which a caller must agree on TLS and say who it is."""
 CONNECTIONS_MAX: Final = 10_000
 """Connections of a node; fewer if storage needs the descriptors (``DESCRIPTORS_RESERVED``)."""
+SERVED_CONNECTIONS_MAX: Final = 256
+"""Connections to an embedded store that its application serves: the descriptors are its own."""
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""The path of a socket in the file system; the system's structure has one byte more."""
 CONNECTIONS_PENDING_MAX: Final = 1_000
 CONNECTIONS_PENDING_PER_HOST_MAX: Final = 128
 """Connections of one host that have not said who they are. A newer one replaces the oldest."""

@@ -24,7 +24,7 @@ import postroom
 import postroom.aio
 from postroom.cli.output import AsStored, Notation, as_bytes
 from postroom.client.remote.connect import CONNECT_SECONDS, parsed
-from postroom.errors import AccessDenied, Error
+from postroom.errors import AccessDenied, Error, StoreLocked
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN, NUMBER_SECONDS_MAX
 
 TIMEOUT_SECONDS: Final = 15.0
@@ -150,17 +150,27 @@ class StoreOptions:
     ) -> postroom.Database:
         """Open the store for an application, or create it if there is none."""
         if self.path is not None:
-            return postroom.open(
-                str(self.path), codec=codec, create=create, memory_bytes=self.memory_bytes
-            )
+            try:
+                return postroom.open(
+                    str(self.path), codec=codec, create=create, memory_bytes=self.memory_bytes
+                )
+            except StoreLocked as locked:
+                if not locked.address:
+                    raise
+                return postroom.connect(locked.address, codec=codec)
         return postroom.connect(self.addresses, codec=codec, **self.connection)
 
     async def open_async(self, codec: str | None = None) -> postroom.aio.Database:
         """Open the store in its asyncio form, or create it if there is none."""
         if self.path is not None:
-            return await postroom.aio.open(
-                str(self.path), codec=codec, memory_bytes=self.memory_bytes
-            )
+            try:
+                return await postroom.aio.open(
+                    str(self.path), codec=codec, memory_bytes=self.memory_bytes
+                )
+            except StoreLocked as locked:
+                if not locked.address:
+                    raise
+                return await postroom.aio.connect(locked.address, codec=codec)
         return await postroom.aio.connect(self.addresses, codec=codec, **self.connection)
 
     @property

@@ -4,7 +4,8 @@
 it. :func:`explain` turns messages of an engine and of the operating system into errors that tell a
 user what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
 ``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
-``owner``, ``engine`` (:mod:`.engine_folder`) and ``*.torn`` (:mod:`.leveldb_files`).
+``owner``, ``engine`` (:mod:`.engine_folder`) and ``*.torn`` (:mod:`.leveldb_files`). A store that
+its application serves has ``served``, with the address, and perhaps ``socket``.
 
 A folder is a store if it contains ``CURRENT`` and ``owner``. It may become one if it is missing,
 empty, or has only the files of a first start that was cut short. Any other folder is left alone:
@@ -31,6 +32,7 @@ from postroom.kv import forks
 from postroom.kv.engine import BlockDamaged
 
 OWNER_FILE: Final = "owner"
+SERVED_FILE: Final = "served"
 
 _DATA_FILE: Final = re.compile(r"[0-9]+\.(ldb|sst|log)")
 """The names that LevelDB gives; any other ``*.log`` is not ours."""
@@ -42,6 +44,8 @@ _BEGUN: Final = re.compile(
 
 _OWNER: Final = re.compile(rb"([0-9]+ [^\n]*\n)?")
 _OWNER_BYTES: Final = 300
+_SERVED: Final = re.compile(r"(unix:[^\n]+)\n")
+_SERVED_BYTES: Final = 200
 
 _NO_PATH: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP})
 """The errors for a path at which nothing can be, and so nothing is damaged."""
@@ -93,6 +97,7 @@ class FolderLock:
         try:
             self._check(folder)
             self._take(folder)
+            forget_served(folder)  # a process that was killed has left it
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -284,18 +289,61 @@ def is_full(error: Exception) -> bool:
 def locked(folder: Path, owner: str) -> errors.StoreLocked:
     """Return the error that names the ``owner``, as it is written in the file of that name."""
     process, _, host = owner.strip().partition(" ")
+    address = served_at(folder)
     if process == str(os.getpid()) and host == socket.gethostname():
         return errors.StoreLocked(
             f"The store in {folder} is open already, in this process ({process}): use that "
-            "Database, which may be shared by any number of threads, or close it first."
+            "Database, which may be shared by any number of threads, or close it first.",
+            address,
         )
     who = f"process {process} on host {host}" if host else "another process"
+    if address:
+        return errors.StoreLocked(
+            f"The store in {folder} is open in {who}, which serves it; nothing was changed: use "
+            f"postroom.connect({address!r}).",
+            address,
+        )
     return errors.StoreLocked(
-        f"The store in {folder} is open in {who}; nothing was changed: close it there; or have one "
-        f"process serve it, 'postroom serve --path {folder} --listen 127.0.0.1:7400 --insecure', "
-        "and use it from any number of others: postroom.connect('127.0.0.1:7400', insecure=True). "
-        "If that process is a node already, connect to its address."
+        f"The store in {folder} is open in {who}; nothing was changed: close it there; or have "
+        f"that process serve it, postroom.open(..., serve='unix:'), or 'postroom serve --path "
+        f"{folder} --listen 127.0.0.1:7400 --insecure', and use it from any number of others: "
+        "postroom.connect('127.0.0.1:7400', insecure=True). If that process is a node already, "
+        "connect to its address."
     )
+
+
+def note_served(folder: Path, address: str) -> None:
+    """Put the address at which the store in a folder is served into the folder, for others.
+
+    Raises:
+        AccessDenied, Unavailable: it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(folder / SERVED_FILE, flags, FILE_MODE)
+        try:
+            os.write(descriptor, f"{address}\n".encode(errors="surrogateescape"))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise explain(error, folder) from error
+
+
+def forget_served(folder: Path) -> None:
+    """Delete the address from a folder: its store is not served any more."""
+    with contextlib.suppress(OSError):
+        (folder / SERVED_FILE).unlink()
+
+
+def served_at(folder: Path) -> str:
+    """Return the address at which the store in a folder is served; empty: none is known."""
+    try:
+        with (folder / SERVED_FILE).open("rb") as file:
+            said = file.read(_SERVED_BYTES).decode(errors="surrogateescape")
+    except OSError:
+        return ""
+    found = _SERVED.fullmatch(said)
+    return found[1] if found else ""
 
 
 def damaged(folder: Path, what: str) -> errors.StoreCorrupted:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom import errors
-from postroom.errors import Error, Invalid, Unavailable
+from postroom.errors import Error, Invalid, StoreLocked, Unavailable
 from postroom.pipeline import connections
 from postroom.pipeline.options import StoreAddress
 
@@ -190,7 +190,12 @@ class DriverService:
         folder = str(Path(path).resolve())
         with self._open():
             if folder not in self._folders:
-                self._folders[folder] = LoopbackServer(folder, create=False)
+                try:
+                    self._folders[folder] = LoopbackServer(folder, create=False)
+                except StoreLocked as locked:
+                    if locked.address:  # its application serves it
+                        return locked.address
+                    raise
             return self._folders[folder].address
 
     def _protect(self, store: StoreAddress, at: int, seconds: float, *, whole: bool) -> int:

@@ -7,8 +7,9 @@ alike.
 from __future__ import annotations
 
 import random  # noqa: TID251 - here instances are made, to be passed in
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,6 +41,7 @@ from postroom.server.describe import service_status, storage_status
 from postroom.server.local_cluster import check_no_local_cluster
 from postroom.server.node import Node
 from postroom.server.opening import open_storage
+from postroom.server.served_store import ServedInThread, address_of, serve_on_loop
 from postroom.server.thread_driver import ThreadDriver
 
 MEMORY: Final = ":memory:"
@@ -167,6 +169,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
     slow: float | None = None,
+    serve: str | None = None,
 ) -> blocking.CoreDatabase:
     """Open the store in the folder ``path``, creating it if it is missing.
 
@@ -191,6 +194,9 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
             system maps into memory do not count.
         slow: commits and locks that take this many seconds are logged, with what they waited for,
             and so are all conflicts (logger ``postroom.slow``); ``None``: nothing of this is.
+        serve: ``"unix:PATH"``: other programs of this user may use the store at this socket, while
+            it is open: ``postroom.connect("unix:PATH")``. ``"unix:"``: the socket is in the folder,
+            and the command line finds it with ``--path``. ``None``: this process is the only one.
 
     Returns:
         The store. It is a context manager, which closes it at the end of the block.
@@ -198,7 +204,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     Raises:
         StoreLocked: another process (or this one) has it open.
         Invalid: the folder contains something else, or belongs to a node of a cluster with other
-            nodes. Or there is no store in it, and ``create`` is false.
+            nodes. Or there is no store in it, and ``create`` is false. Or there can be no socket.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
         StoreCorrupted: what the folder contains is damaged.
         AccessDenied: the file system does not permit it.
@@ -216,11 +222,52 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes, slow)
     files = _Files(create, engine, log_segment_bytes)
+    address = None if serve is None else address_of(serve, path, MEMORY)
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = ThreadDriver(node, randomness)
     driver.start()
-    core = asynchronous.CoreDatabase(driver, values, _StatusReader(driver, path), driver.close)
+    close: Close = driver.close
+    if address is not None:
+        close = _serve_in_thread(driver, address, _folder_of(path))
+    core = asynchronous.CoreDatabase(driver, values, _StatusReader(driver, path), close)
     return blocking.CoreDatabase(driver, core)
+
+
+Close: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+def _folder_of(path: str | Path) -> Path | None:
+    return None if str(path) == MEMORY else Path(path).absolute()
+
+
+def _serve_in_thread(driver: ThreadDriver, address: str, folder: Path | None) -> Close:
+    """Serve a store to other programs; return the function that ends this, and closes it."""
+    try:
+        served = ServedInThread(driver, address, folder)
+    except BaseException:
+        driver.run(driver.close())
+        raise
+
+    async def close() -> None:
+        served.close()
+        await driver.close()
+
+    return close
+
+
+async def _serve_on_loop(driver: AsyncioDriver, address: str, folder: Path | None) -> Close:
+    """Serve a store to other programs; return the function that ends this, and closes it."""
+    try:
+        served = await serve_on_loop(driver, address, folder)
+    except BaseException:
+        await driver.close()
+        raise
+
+    async def close() -> None:
+        await served.close()
+        await driver.close()
+
+    return close
 
 
 async def open_async(  # noqa: PLR0913 - each argument is an option
@@ -235,6 +282,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
     slow: float | None = None,
+    serve: str | None = None,
 ) -> asynchronous.CoreDatabase:
     """Open the store in the folder ``path``, for asyncio, creating it if it is missing.
 
@@ -251,6 +299,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
         log_segment_bytes: see :func:`postroom.open`.
         memory_bytes: see :func:`postroom.open`.
         slow: see :func:`postroom.open`.
+        serve: see :func:`postroom.open`.
 
     Returns:
         The store. It is an asynchronous context manager, which closes it at the end of the block.
@@ -258,7 +307,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     Raises:
         StoreLocked: another process (or this one) has it open.
         Invalid: the folder contains something else, or belongs to a node of a cluster with other
-            nodes. Or there is no store in it, and ``create`` is false.
+            nodes. Or there is no store in it, and ``create`` is false. Or there can be no socket.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
         StoreCorrupted: what the folder contains is damaged.
         AccessDenied: the file system does not permit it.
@@ -269,10 +318,14 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes, slow)
     files = _Files(create, engine, log_segment_bytes)
+    address = None if serve is None else address_of(serve, path, MEMORY)
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = AsyncioDriver(node, randomness)
     driver.start()
-    return asynchronous.CoreDatabase(driver, values, _StatusReader(driver, path), driver.close)
+    close: Close = driver.close
+    if address is not None:
+        close = await _serve_on_loop(driver, address, _folder_of(path))
+    return asynchronous.CoreDatabase(driver, values, _StatusReader(driver, path), close)
 
 
 def open_in_memory(

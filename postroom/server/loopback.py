@@ -12,10 +12,8 @@ import asyncio
 import contextlib
 import random  # noqa: TID251 - here an instance is made, to be passed in
 import socket
-import threading
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from postroom.errors import Unavailable
 from postroom.kv.clock import SystemClock
@@ -29,10 +27,9 @@ from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.local_cluster import HOST, check_no_local_cluster
+from postroom.server.loop_thread import LoopThread
 from postroom.server.node import Node
 from postroom.server.opening import open_storage
-
-T = TypeVar("T")
 
 LOOK_SECONDS: Final = 1.0
 OWN_HOST: Final = "127.80.79.83"
@@ -68,15 +65,11 @@ class LoopbackServer:
         check_no_local_cluster(Path(path))
         self._path = Path(path)
         self._closed = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="postroom-loopback", daemon=True
-        )
-        self._thread.start()
+        self._thread = LoopThread("postroom-loopback")
         try:
-            self.address: str = self._on_loop(self._open(create=create, gc_ttl=gc_ttl))
+            self.address: str = self._thread.run(self._open(create=create, gc_ttl=gc_ttl))
         except BaseException:
-            self._end()
+            self._thread.end()
             raise
 
     def close(self) -> None:
@@ -84,17 +77,9 @@ class LoopbackServer:
         if not self._closed:
             self._closed = True
             try:
-                self._on_loop(self._close())
+                self._thread.run(self._close())
             finally:
-                self._end()
-
-    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+                self._thread.end()
 
     async def _open(self, *, create: bool, gc_ttl: float) -> str:
         randomness = random.Random(random.SystemRandom().randbytes(32))

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from postroom.client.blocking import Sleep, run_blocking
@@ -97,6 +98,7 @@ class ThreadDriver(NodeDriver):
         self._waiting: dict[_ThreadAnswer, None] = {}
         self._answered = AnsweredThreads(self._waiting, node.monotonic)
         self._let_go = False
+        self._is_entered = self._is_woken = False
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
         self._deadline: float | None = None
@@ -124,6 +126,19 @@ class ThreadDriver(NodeDriver):
                 if answer.done and self.node.wants_turn():
                     self._call_background(0.0)
         return answer
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Enter the node, as a part of it that has a thread of its own, such as a server.
+
+        A turn is taken for all that the part asks for.
+        """
+        with self._signals, self._lock:
+            self._is_entered = True
+            yield
+            self._answered.wake_next()  # it may have freed what others wait for
+            if (self._is_woken or self.node.wants_turn()) and not self._let_go:
+                self._call_background(0.0)
 
     def try_get(self, key: bytes) -> Value | None:
         """Return the newest value of ``key``, if it is known without the lock."""
@@ -364,6 +379,7 @@ class ThreadDriver(NodeDriver):
     def _prepare(self) -> None:
         """Do the first part of a turn, as the thread that drives. Called under the lock."""
         self._deadline = None
+        self._is_woken = False
         self._in_turn = True
         self._prepared = self.node.prepare()
 
@@ -411,7 +427,7 @@ class ThreadDriver(NodeDriver):
                     woken, following.woken = following.woken, None  # it is woken once
                     woken.release()
                     return
-        if self.node.tasks.is_urgent:  # the client for which it was has gone
+        if self.node.tasks.is_urgent or self._is_woken:  # no thread waits for it
             self._call_background(0.0)
         self._shorten_sleep()
 
@@ -449,10 +465,13 @@ class ThreadDriver(NodeDriver):
     def _on_wake(self, urgent: bool) -> None:
         """Have a turn taken: by the sender of an urgent request, which waits, or in the background.
 
+        A part that has entered the node sends urgent requests, too, and no thread waits for these.
         Called under the lock if it is not urgent.
         """
         if not urgent:
             self._call_background(0.0 if self.node.hurries() else UPKEEP_SECONDS)
+        elif self._is_entered:
+            self._is_woken = True
 
     def _call_background(self, seconds: float) -> None:
         """Have the background thread drive after a time at the latest. Called under the lock."""

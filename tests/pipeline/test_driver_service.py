@@ -53,6 +53,16 @@ def test_a_folder_is_opened_once_and_served_until_the_end(driver: Driver, tmp_pa
         assert db.get(b"a") == b"1"
 
 
+def test_a_folder_that_its_application_serves_is_read_there(driver: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    with postroom.open(folder, serve="unix:") as db:
+        db.put(b"a", b"1")
+        line = driver.service.line
+        assert rows(source(line, path=folder), "key") == [{"key": b"a"}]
+        reached = line.address(StoreAddress(path=str(folder), insecure=True))
+        assert reached.connect == f"unix:{folder}/socket"
+
+
 def test_a_read_of_few_rows_asks_twice_here_and_four_times_the_store(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

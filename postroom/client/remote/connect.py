@@ -16,6 +16,7 @@ from postroom.client.remote.sender import AsyncioSender, ThreadSender
 from postroom.client.remote.tls_files import TLS
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import REQUEST_SECONDS
+from postroom.protocol.addresses import is_unix, path_in
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.protocol.streams import OnBehalf
 from postroom.ranges.requests import Now
@@ -38,7 +39,8 @@ def connect(  # noqa: PLR0913 - each argument is an option
 
     Args:
         addresses: those of some nodes, ``"host:port,host:port"`` or a list; the others are learned.
-            One that can be reached is enough.
+            One that can be reached is enough. Or ``"unix:PATH"``, the socket of a store that
+            another program has opened with ``serve``; it needs no TLS.
         tls: how to recognise the nodes, and to be recognised.
         token: by which the nodes know this client, if they ask for one.
         insecure: whether to connect without TLS: anybody who can reach the network can then read
@@ -166,7 +168,14 @@ def _checked(
     *,
     insecure: bool,
 ) -> list[str]:
-    if tls is None and not insecure:
+    found = parsed(addresses)
+    is_local = all(map(is_unix, found))
+    if is_local and (tls is not None or token is not None):
+        raise Invalid(
+            "a socket in the file system takes no tls= and no token=: its permissions tell who may "
+            "connect"
+        )
+    if tls is None and not (insecure or is_local):
         raise Invalid(
             "connect() wants tls=postroom.TLS(ca=...); only where nobody else can reach the "
             "network, say insecure=True instead"
@@ -178,7 +187,7 @@ def _checked(
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token is text, not {type(token).__name__}")
     _seconds(timeout, "timeout")
-    return parsed(addresses)
+    return found
 
 
 def _seconds(given: float, name: str) -> float:
@@ -193,7 +202,10 @@ def parsed(addresses: str | Sequence[str]) -> list[str]:
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         name = type(given).__name__
         raise TypeError(f'addresses are text, "host:port,host:port", or a list, not {name}')
-    each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    if isinstance(addresses, str):
+        each = [addresses] if is_unix(addresses) else addresses.split(",")
+    else:
+        each = list(addresses)
     found = [_address(address) for address in each if address != ""]
     if not found:
         raise ValueError('give at least one address, "host:port"')
@@ -203,6 +215,9 @@ def parsed(addresses: str | Sequence[str]) -> list[str]:
 def _address(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(f'an address is text, "host:port", not {type(given).__name__}')
+    if is_unix(given):
+        path_in(given)
+        return given
     address = given.strip()
     scheme, is_url, rest = address.partition("://")
     if is_url:

@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeAlias
 
 from postroom.client.routing.search import HungUp
 from postroom.errors import Error, Unavailable, VersionMismatch
+from postroom.protocol.addresses import is_unix, path_in
 from postroom.protocol.failures import WireError
 from postroom.protocol.streams import (
     ALPN,
@@ -265,6 +266,10 @@ async def dial(
     """
     loop = asyncio.get_running_loop()
     try:
+        if is_unix(address):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, stream = await loop.create_unix_connection(create, path_in(address))
+            return stream
         host, port = host_and_port(address)
         async with asyncio.timeout(CONNECT_SECONDS):
             transport, stream = await loop.create_connection(

@@ -29,8 +29,10 @@ from postroom.client.remote.native import host_and_port, notice_silence, why_not
 from postroom.errors import Invalid
 from postroom.limits import HELLO_SECONDS
 from postroom.log_once import LogOnce
+from postroom.protocol.addresses import LOCAL, is_unix
 from postroom.protocol.streams import DENIED, StreamRefusal, reply_bytes
 from postroom.server.cluster.admission import Connection, Connections
+from postroom.server.cluster.unix_socket import UnixSocket
 
 READ_BYTES: Final = 256 * 1024
 _HANDSHAKE_RECORD: Final = 22
@@ -117,7 +119,7 @@ class Listener:
     """The listener of one node; see the module.
 
     Args:
-        address: the address to listen at, ``host:port``.
+        address: the address to listen at, ``host:port`` or ``unix:PATH``.
         context: for TLS; ``None``: without.
         connections: gives slots to connections.
         create: makes the protocol of a stream.
@@ -137,6 +139,7 @@ class Listener:
         self._create = create
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
+        self._unix: UnixSocket | None = None
         self._openings: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._said = LogOnce()
@@ -148,7 +151,11 @@ class Listener:
         Raises:
             Invalid: it cannot listen there.
         """
-        self._sockets = bound(self.address)
+        if is_unix(self.address):
+            self._unix = UnixSocket(self.address)
+            self._sockets = [self._unix.socket]
+        else:
+            self._sockets = bound(self.address)
 
     def open(self) -> None:
         """Begin to listen.
@@ -191,6 +198,15 @@ class Listener:
             self._loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
+        if self._unix is not None:
+            self._unix.unlink()
+
+    def let_go(self) -> None:
+        """Close the sockets in the child of a fork, whose parent goes on to listen."""
+        for listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
+        self._is_closed = True
 
     # --- new connections
 
@@ -205,7 +221,8 @@ class Listener:
                     _log.warning("cannot accept a connection: %s", error)
                 self._pause(listening, str(error))
                 return
-            self._take_in(connected, str(where[0]), int(where[1]))
+            host, port = where[:2] if listening.family != socket.AF_UNIX else (LOCAL, 0)
+            self._take_in(connected, str(host), int(port))
 
     def _pause(self, listening: socket.socket, reason: str) -> None:
         """Stop accepting for a moment, or else the loop would ask again all the time."""

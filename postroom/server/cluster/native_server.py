@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from postroom.client.remote.native import WRITE_BUFFER_BYTES
 from postroom.errors import AccessDenied
@@ -57,8 +58,7 @@ from postroom.server.cluster.listener import Listener
 from postroom.server.cluster.nodes_service import NodesService, StreamCaller
 from postroom.server.cluster.peers import PeerArrival
 from postroom.server.cluster.security import Security, key_of
-from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
-from postroom.server.cluster.sessions import Sessions
+from postroom.server.cluster.session import LAST_WORDS_SECONDS
 
 LINGER_SECONDS: Final = 1.0
 """The time for which a refused caller is still read, and pending bytes may still be sent."""
@@ -66,13 +66,46 @@ LINGER_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
+class ServedSession(Protocol):
+    """A stream of a client, as the server uses it: see :class:`.Session`."""
+
+    @property
+    def reading(self) -> bool:
+        """Return whether the server may read on."""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the stream is to be closed once everything was taken."""
+
+    def received(self, frame: bytes) -> None:
+        """Take a frame that has come in."""
+
+    def take(self) -> bytes | None:
+        """Return the next frame to send, or `None`."""
+
+    def close(self) -> None:
+        """Forget what it waits for: the stream is over."""
+
+
+class ServedSessions(Protocol):
+    """The streams of a node's clients, as the server uses them: see :class:`.Sessions`."""
+
+    def open(self, peer: str, on_output: Callable[[], None], access: Access) -> ServedSession:
+        """Open a stream."""
+
+    def refused(self, who: str, reason: str) -> None:
+        """Note a client that was not let in, for the audit log."""
+
+
 class NativeServer:
     """The server of native streams on one node.
 
     Args:
-        address: the address to listen at, ``host:port``.
+        address: the address to listen at, ``host:port`` or ``unix:PATH``.
         security: decides which callers may come in.
         nodes: serves other nodes.
+        connections: how many may be open; ``None``: as many as the process may have descriptors
+            for, whose number is raised.
 
     Attributes:
         connections: all connections that have come in.
@@ -81,15 +114,21 @@ class NativeServer:
         is_closed: whether no stream is let in any more.
     """
 
-    def __init__(self, address: str, security: Security, nodes: NodesService) -> None:
-        self.sessions: Sessions | None = None
+    def __init__(
+        self,
+        address: str,
+        security: Security,
+        nodes: NodesService,
+        connections: int | None = None,
+    ) -> None:
+        self.sessions: ServedSessions | None = None
         self.security = security
         self.nodes = nodes
         self.unfinished = Unfinished()
         self.streams: set[ServedStream] = set()
         self.is_closed = False
         self._loop = asyncio.get_running_loop()
-        limit = connections_max(raise_descriptor_limit())
+        limit = connections or connections_max(raise_descriptor_limit())
         self.connections = Connections(self._loop.time, limit)
         self._listener = Listener(
             address, security.server_context, self.connections, partial(ServedStream, self)
@@ -119,6 +158,11 @@ class NativeServer:
     def stop(self) -> None:
         """Let no connection in any more."""
         self._listener.stop()
+
+    def let_go(self) -> None:
+        """Close everything in the child of a fork, whose parent goes on to serve."""
+        self.is_closed = True
+        self._listener.let_go()
 
     async def close(self) -> None:
         """Let no connection in any more, and end the streams after their pending writes."""
@@ -362,7 +406,7 @@ class ServedStream(asyncio.Protocol):
             access = access.for_another(opening.argument)
         except AccessDenied as denied:
             who = caller.common_name or self.connection.host
-            sessions.refusals.note(who, str(denied))
+            sessions.refused(who, str(denied))
             raise CallerRefused(str(denied), DENIED) from denied
         return _ClientConversation(self, sessions, access)
 
@@ -381,14 +425,16 @@ class ServedStream(asyncio.Protocol):
 class _ClientConversation:
     """The requests and answers of a client."""
 
-    def __init__(self, stream: ServedStream, sessions: Sessions, access: Access) -> None:
+    def __init__(self, stream: ServedStream, sessions: ServedSessions, access: Access) -> None:
         self._stream = stream
         self._is_told = False
         self._has_said_hello = False
         self._is_reading = True
         self._is_leaving = False
         self._loop = asyncio.get_running_loop()
-        self._session: Session = sessions.open(stream.connection.where, self._on_output, access)
+        self._session: ServedSession = sessions.open(
+            stream.connection.where, self._on_output, access
+        )
         stream.accept()
 
     @property

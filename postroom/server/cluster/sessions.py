@@ -157,6 +157,10 @@ class Sessions:
         """
         return Session(self, peer, on_output, access)
 
+    def refused(self, who: str, reason: str) -> None:
+        """Note a client that was not let in, for the audit log."""
+        self.refusals.note(who, reason)
+
     def admit(self, session: Session) -> bool:
         """End older streams of a session's client, now that it is known, and give it a slot.
 
