@@ -80,10 +80,10 @@ class Access(NamedTuple):
     name: str = ""
     on_behalf: OnBehalf | None = None
 
-    @property
-    def who(self) -> str:
-        """Return the name of the client whose requests these are, for people."""
-        return self.name if self.on_behalf is None else self.on_behalf.name
+    def who(self, host: str) -> str:
+        """Return the name of the client for the audit log; ``host``, if it has none."""
+        own = self.name or self.principal or host
+        return own if self.on_behalf is None else f"{self.on_behalf.name} through {own}"
 
     def for_another(self, argument: bytes) -> Access:
         """Return the terms of a stream on behalf of the client that its opening names.
@@ -139,18 +139,15 @@ def rights_of(access: Access, grants: Grants) -> Rights | None:
     """Return the rights of a client; ``None``: its role tells what it may ask for."""
     role, own = access.role, grants.of(access.name)
     has_only_role = role is Role.ADMIN or (not own and role is not Role.NONE)
-    others = None if access.on_behalf is None else _rights_of(access.on_behalf, role, grants)
+    client = access.on_behalf
+    others = None
+    if client is not None and client.role:
+        clients = Role.named(client.role)
+        if not (has_only_role and clients.includes(role)):
+            others = Rights([*granted_by(clients), *grants.of(client.name)])
     if has_only_role and others is None:
         return None
     return Rights([*granted_by(role), *own], others)
-
-
-def _rights_of(client: OnBehalf, gateways: Role, grants: Grants) -> Rights | None:
-    """Return the rights of the client of a gateway; ``None``: it has all of the gateway's role."""
-    role = Role.named(client.role) if client.role else gateways
-    if role.includes(gateways):
-        return None
-    return Rights([*granted_by(role), *grants.of(client.name)])
 
 
 def lacking(what: str) -> AccessDenied:

@@ -466,7 +466,7 @@ class Session:
     def _refuse(self, number: int, failure: Failure) -> None:
         if failure[0] == AccessDenied.__name__:
             self._admission.denied += 1
-            self._sessions.refusals.note(self.access.who or self.principal, failure[1])
+            self._sessions.refusals.note(self.access.who(self.host), failure[1])
         self._fail(number, failure)
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
@@ -484,7 +484,7 @@ class Session:
         if type(request) in {GrantRights, RevokeRights}:
             request = msgspec.structs.replace(
                 request,
-                by=self.access.who or self.principal,
+                by=self.access.who(self.host),
                 is_administrator=self.access.role is Role.ADMIN,
             )
         if type(request) is Unprotect and not self._protected.may_protect(request.timestamp):

@@ -19,11 +19,13 @@ from postroom.limits import (
 )
 from postroom.messaging.requests import EnqueueMessage, ReapQueue
 from postroom.protocol.requests import REQUESTS, name_of
+from postroom.protocol.streams import OnBehalf
 from postroom.ranges import access, audit
 from postroom.ranges.access import ACCESS_KEY, Grant, GrantRights, Grants, RevokeRights
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.requests import Delete, Get, GetMany, Put, Scan, ScanChanges
-from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Verb
+from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Rights, Verb
+from postroom.server.cluster.access import Access, granted_by, rights_of
 from postroom.server.cluster.refusals import OTHER_CLIENTS, OTHERS, TELL_SECONDS, Refusals
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -366,6 +368,45 @@ def test_an_administrator_of_a_prefix_administers_nothing_else(
     assert kind_of(boss.ask(GrantRights("eu", Verb.READ, b""))) == "AccessDenied"
     assert kind_of(boss.ask(GrantRights("boss", Verb.READ, b"", EVERY_QUEUE))) == "AccessDenied"
     assert kind_of(boss.ask(Get(b"shop/a"))) == "AccessDenied", "no verb includes another one"
+
+
+# --- gateways ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [Role.NONE, Role.READ, Role.WRITE, Role.ADMIN])
+@pytest.mark.parametrize("told", [Role.NONE, Role.READ, Role.WRITE, Role.ADMIN])
+def test_a_caller_of_a_gateway_has_no_right_that_one_of_both_lacks(own: Role, told: Role) -> None:
+    granted = [Grant("gateway", Verb.READ | Verb.WRITE, b"a/"), Grant("shop", Verb.READ, b"a/b/")]
+    grants = Grants(access._encode(granted))
+    terms = Access(own, name="gateway", on_behalf=OnBehalf("shop", told.value))
+    rights = rights_of(terms, grants)
+    of_gateway, of_shop = (
+        rights_of(terms._replace(on_behalf=None), grants),
+        Rights([*granted_by(told), *grants.of("shop")]),
+    )
+    for request in (Get(b"a/b/c"), Get(b"a/x"), Put(b"a/b/c", b""), Put(b"z", b""), Get(b"z")):
+        gateway_may = own is Role.ADMIN or (
+            of_gateway is not None and of_gateway.lacks(request) is None
+        )
+        may = gateway_may and of_shop.lacks(request) is None
+        assert (rights is None or rights.lacks(request) is None) == may
+
+
+def test_a_caller_that_is_told_by_no_role_has_the_rights_of_its_gateway() -> None:
+    terms = Access(Role.WRITE, name="gateway", on_behalf=OnBehalf("shop"))
+    assert rights_of(terms, Grants()) is None
+
+
+@pytest.mark.parametrize("argument", [b"x", b"\x92\xa4shop\xa4root", b"\x91\x01"])
+def test_a_malformed_name_of_a_caller_is_refused(argument: bytes) -> None:
+    with pytest.raises(AccessDenied, match="malformed"):
+        Access(Role.ADMIN).for_another(argument)
+
+
+def test_a_client_that_claims_to_talk_for_another_is_named_beside_it() -> None:
+    terms = Access(Role.WRITE, name="gateway", on_behalf=OnBehalf("root"))
+    assert terms.who("10.0.0.1") == "root through gateway"
+    assert Access().who("10.0.0.1") == "10.0.0.1"
 
 
 # --- the audit log --------------------------------------------------------------------------------
