@@ -109,7 +109,7 @@ def message_id_in(given: str | bytes) -> bytes | None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-class _Commits:
+class Commits:
     """The COMMIT records that are still there, by their timestamps."""
 
     def __init__(self, found: Iterable[FoundCommit]) -> None:
@@ -125,9 +125,9 @@ class _Commits:
         return next(iter(here.values())) if len(here) == 1 else b""
 
 
-async def _commits(sender: Sender, *timestamps: int) -> _Commits:
+async def _commits(sender: Sender, *timestamps: int) -> Commits:
     wanted = [each for each in timestamps if each]
-    return _Commits(await sender.send(FindCommits(wanted)))
+    return Commits(await sender.send(FindCommits(wanted)))
 
 
 def _is_unknown(which: str) -> str:
@@ -198,7 +198,7 @@ class _TimeLine:
         """Add an event."""
         self.events.append(TraceEvent(what, Timestamp(at) if at else None, transaction_id, detail))
 
-    def tell_way(self, commits: _Commits) -> None:
+    def tell_way(self, commits: Commits) -> None:
         """Add the events after it was sent, and its state."""
         now = self._now
         first = next((each.delivered_at for each in (*self._left, now) if each.delivered_at), 0)
@@ -290,7 +290,7 @@ async def _of_queue_message(sender: Sender, queue: str, stored: StoredQueueMessa
 
 
 def _way_in_queue(
-    stored: StoredQueueMessage, commits: _Commits
+    stored: StoredQueueMessage, commits: Commits
 ) -> tuple[list[TraceEvent], list[str]]:
     """Return the events of a message of a queue, and what is not known."""
     unknown = []

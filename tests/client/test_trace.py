@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.client.history import message_id_in
+from postroom.client.history import Commits, message_id_in
 from postroom.limits import QUEUE_ID_BYTES_MAX, TRACED_QUEUES_MAX
+from postroom.messaging.history_requests import FoundCommit
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.client.stores import Store
 from tests.remote.servers import Server
@@ -330,3 +331,26 @@ def test_a_search_goes_over_many_turns(monkeypatch: pytest.MonkeyPatch, store: S
     monkeypatch.setattr("postroom.limits.TURN_STEPS_MAX", 16)
     found = only(store, message.id)
     assert (found.state, found.events[-1].transaction_id) == ("consumed", tx.id)
+
+
+def test_a_message_on_its_way_to_another_range() -> None:
+    store = Store()
+    store.db.split(b"m")
+    store.driver.settle()
+    store.restart(services=False)
+    with store.db.begin() as tx:
+        tx.put(b"a", b"1")
+        tx.enqueue_message(b"z", b"payload")
+    assert tx.commit_timestamp is not None
+    id_ = tx.commit_timestamp.to_bytes(8, "big") + (1).to_bytes(8, "big")
+    lines = [store.db.trace((id_ + bytes((0, 0, 0, number))).hex()) for number in range(3)]
+    found = next(each for (each,) in lines if each.state != "unknown")
+    assert (found.state, found.key) == ("outgoing", b"z")
+    assert told(found) == ["sent", "on its way to another range"]
+    store.db.close()
+
+
+def test_commits_of_one_timestamp_are_told_apart_by_their_ranges() -> None:
+    commits = Commits([FoundCommit(5, 1, b"one", b""), FoundCommit(5, 2, b"two", b"")])
+    assert (commits.at(5, 2), commits.at(5, 3), commits.at(6)) == (b"two", b"", b"")
+    assert Commits([FoundCommit(5, 1, b"one", b"")]).at(5, 3) == b"one"

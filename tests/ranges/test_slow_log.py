@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 import postroom
+import postroom.aio
+from postroom.limits import LOCK_WAIT_SECONDS_MAX
 from postroom.log_once import BURST_LINES
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Put
@@ -113,13 +116,26 @@ def test_many_slow_commits_make_few_lines_and_the_others_are_counted(
     assert caplog.messages[BURST_LINES] == f"{1000 - BURST_LINES} more lines of this kind left out"
 
 
+def timed(*times: float, has_peers: bool) -> TimedCall:
+    """Return a call whose clock shows these times, one after the other."""
+    clock = iter(times)
+    call = Call(Put(b"key", b"value"))
+    return TimedCall(call, lambda: next(clock), lambda *_: None, has_peers=has_peers)
+
+
 def test_a_commit_in_a_larger_group_waits_for_a_majority() -> None:
-    times = iter([1.0, 4.0])
-    call = TimedCall(
-        Call(Put(b"key", b"value")), lambda: next(times), lambda *_: None, has_peers=True
-    )
+    call = timed(1.0, has_peers=True)
     call.proposed_at = 2.0
     assert call.waits(4.0) == "1.000 s for commits of others, 2.000 s for a majority"
+
+
+def test_a_commit_that_was_refused_in_line_has_waited_for_the_lock_until_then() -> None:
+    call = timed(1.0, 3.0, has_peers=False)
+    call.proposed_at = 2.0  # with others in its turn, before it stood in line
+    call.token = b"key"
+    assert call.waits(7.0) == (
+        "4.000 s for the lock of b'key', 2.000 s for commits of others, 0.000 s for the sync"
+    )
 
 
 def test_a_call_that_has_ended_is_not_kept(store: Store) -> None:
@@ -134,6 +150,42 @@ def test_a_call_that_has_ended_is_not_kept(store: Store) -> None:
     holder.rollback()
     store.driver.settle()
     assert replica._timed == {}
+
+
+def test_a_call_that_is_cancelled_is_not_kept() -> None:
+    async def use() -> None:
+        async with await postroom.aio.open(":memory:", slow=0.5) as db:
+            sender: Any = db.sender
+            timed = sender.node.root.replica._timed
+            holder = db.begin()
+            await holder.get_for_update(b"key")
+            waiting = asyncio.ensure_future(db.put(b"key", b"x"))
+            while not timed:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            while timed:
+                await asyncio.sleep(0)
+            await holder.rollback()
+
+    asyncio.run(asyncio.wait_for(use(), 30))
+
+
+def test_a_commit_that_waited_in_vain_is_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder = store.db.begin()
+    holder.get_for_update(b"key")
+    late = store.start(store.core.put(b"key", b"x"))
+    store.advance(LOCK_WAIT_SECONDS_MAX + 2)
+    with pytest.raises(postroom.TransactionConflict):
+        late.result()
+    conflict, slow = caplog.messages
+    assert conflict.startswith("conflict at b'key': commit at b'key'")
+    lock = re.search(r": ([0-9.-]+) s for the lock of b'key'", slow)
+    assert lock is not None
+    assert float(lock[1]) >= LOCK_WAIT_SECONDS_MAX
+    assert slow.endswith("it failed: TransactionConflict")
 
 
 def test_a_store_that_was_not_asked_takes_no_times() -> None:

@@ -14,7 +14,8 @@ from opentelemetry import trace
 import postroom
 import postroom.aio
 from postroom import tracing
-from postroom.limits import HEADERS_BYTES_MAX, MESSAGE_BYTES_MAX
+from postroom.limits import CONTEXT_CHARACTERS_MAX, HEADERS_BYTES_MAX, MESSAGE_BYTES_MAX
+from postroom.tracing.context import links_to
 from tests.tracing.spans import Spans, id_of, linked, parent_of
 
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -135,6 +136,18 @@ def test_a_huge_state_is_ignored_and_its_context_is_not(
     link = spans.only("receive inbox").links[0]
     assert link.context.span_id == 0x0123456789ABCDEF
     assert not link.context.trace_state
+
+
+def test_huge_headers_are_kept_from_propagators(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def extract(carrier: Any, context: Any) -> Any:
+        given.append(carrier)
+        return context
+
+    monkeypatch.setattr("opentelemetry.propagate.extract", extract)
+    assert links_to([{"b3": "x" * (CONTEXT_CHARACTERS_MAX + 1), "small": "x"}]) == []
+    assert given == [{"small": "x"}]
 
 
 @pytest.mark.parametrize(
