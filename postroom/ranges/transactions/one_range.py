@@ -205,8 +205,7 @@ class Committer:
         run = self.second_rounds.get(id(request))
         if run is None:
             return False
-        if run.is_over:
-            raise TransactionConflict("the run of the commit is over; nothing was changed")
+        _check_goes_on(run)
         check_replaced(request, self._registry.replaced_at)
         return True
 
@@ -259,6 +258,7 @@ class Committer:
         if self.second_rounds:
             run = self.second_rounds.get(id(request))
             if run is not None:
+                _check_goes_on(run)  # again: the evaluation may have taken many turns
                 return self.decide(ctx, run, record, answers)
         writes = request.writes
         if not writes or (writes[0].only_checks and _only_check(writes)):
@@ -266,6 +266,12 @@ class Committer:
         ctx.writes[record] = ctx.stamp + _encode(answers) if answers else ctx.stamp
         ctx.garbage.append(record)
         return Committed(ctx.timestamp, answers)
+
+
+def _check_goes_on(run: Any) -> None:
+    """Check that the run of a second round is not over: its callers were told, and its parts."""
+    if run.is_over:
+        raise TransactionConflict("the run of the commit is over; nothing was changed")
 
 
 def _only_check(writes: list[Write]) -> bool:

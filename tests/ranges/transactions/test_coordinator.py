@@ -357,6 +357,28 @@ def test_a_run_that_takes_too_long_is_over(store: Several) -> None:
     assert store.value(A) is None
 
 
+def test_a_run_that_is_over_before_its_evaluation_has_ended_does_not_commit(
+    store: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = prepared_everywhere(store)
+    first = store.members[0]
+    writes, coordinator = first.replica.registry.writes, first.service.coordinator
+    put = writes[Put]
+
+    def put_too_late(ctx: Any, write: Put) -> Any:
+        for run in list(coordinator.runs.values()):
+            coordinator.wound(run)
+        return put(ctx, write)
+
+    monkeypatch.setitem(writes, Put, put_too_late)
+    store.settle()
+    with pytest.raises(TransactionConflict):
+        answer_of(asked)
+    assert store.value(A) is None
+    assert store.value(B) is None
+    assert store.records() == 0
+
+
 def test_doubled_requests_and_answers_change_nothing(store: Several) -> None:
     asked = store.commit(Increment(A), Increment(B), Increment(C))
     kept = []
