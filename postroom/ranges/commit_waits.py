@@ -129,7 +129,7 @@ class CommitWaits:
         """Refuse the commits in line that had read what a proposal has written."""
         if not self._readers:
             return
-        for head in [*self._readers.keys() & written.keys()]:
+        for head in sorted(self._readers.keys() & written.keys()):
             for call in list(self._readers.get(head, {}).values()):
                 token: Any = call.token
                 if self._waiting.is_looked_at_later(call):

@@ -65,6 +65,7 @@ def test_two_seeds_give_two_histories(kind: str, seeds: tuple[int, int]) -> None
         (CLUSTER, 11, 3000, []),
         (EMBEDDED, 6, 800, ["--embedded"]),
         (RANGES, 6, 2000, ["--ranges"]),
+        (EMBEDDED_RANGES, 30103, 300, ["--embedded", "--ranges"]),
     ],
 )
 def test_another_process_repeats_it(kind: str, seed: int, length: int, options: list[str]) -> None:
