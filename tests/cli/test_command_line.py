@@ -25,7 +25,7 @@ COMMANDS = {
     "increment", "scan", "watch", "accounting", "send", "peek", "reap", "bury", "inboxes",
     "scheduled", "search",
     "cancel", "dead-letters", "worker", "bench", "forget-position", "gateway", "web", "backup",
-    "verify", "restore", "audit-log",
+    "verify", "restore", "audit-log", "recover", "trace",
 }  # fmt: skip
 
 
