@@ -330,10 +330,7 @@ class Session:
     def welcome(self) -> None:
         """Send the leader and the addresses of the nodes."""
         self._replicas.charge(welcome_steps(self._replicas))
-        limits = self._admission.limits
-        self._answers.put(
-            welcome_of(self._node, limits.stream_requests_max, tells_ranges=self.rights is None)
-        )
+        self._answers.put(welcome_of(self._node, self._admission.limits.stream_requests_max))
 
     def _on_ask(self, ask: frames.Ask[Any], frame: bytes) -> None:
         if not self.client:

@@ -73,13 +73,12 @@ class SessionNode(Protocol):
         """Return the node's description of itself."""
 
 
-def welcome_of(node: SessionNode, requests_max: int, *, tells_ranges: bool) -> bytes:
+def welcome_of(node: SessionNode, requests_max: int) -> bytes:
     """Return the frame that names the leader and the nodes.
 
     Args:
         node: the node that sends it.
         requests_max: how many requests a client may have unanswered.
-        tells_ranges: whether it names the ranges that the node leads: their bounds are keys.
     """
     nodes = () if node.nodes is None else node.nodes.nodes
     addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
@@ -88,7 +87,7 @@ def welcome_of(node: SessionNode, requests_max: int, *, tells_ranges: bool) -> b
         frames.Welcome(
             frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
             leader if isinstance(leader, int) else 0, addresses, requests_max,
-            REVISION, led_ranges(node.replicas) if tells_ranges else [],
+            REVISION, led_ranges(node.replicas),
         )
     )  # fmt: skip
 

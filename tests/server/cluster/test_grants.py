@@ -32,7 +32,7 @@ from tests.client.stores import Store
 from tests.protocol.test_contract import sample
 from tests.protocol.test_rights import ROWS
 from tests.server.cluster.clients import Client
-from tests.server.hosting import ThreeNodes, cut
+from tests.server.hosting import ThreeNodes
 
 KINDS = (*REQUESTS.asked, *REQUESTS.writes)
 NAMES_WITHOUT_ROOM = ["", "n" * (CLIENT_NAME_CHARACTERS_MAX + 1), "n" * 65536, "half \ud800"]
@@ -125,14 +125,6 @@ def test_without_grants_for_its_name_nothing_of_a_client_is_checked_but_its_role
     assert Client(store, sessions, "other", Role.WRITE).session.rights is None
     assert Client(store, sessions, "shop", Role.ADMIN).session.rights is None
     assert Client(store, sessions, "shop", Role.WRITE).session.rights is not None
-
-
-def test_a_client_with_granted_rights_is_told_of_no_range(store: Store, sessions: Sessions) -> None:
-    """Their bounds are keys of others."""
-    cut(store.node, b"secret")
-    store.driver.settle()
-    assert Client(store, sessions, "writer", Role.WRITE).welcomes[-1].leads
-    assert not Client(store, sessions, "nobody").welcomes[-1].leads
 
 
 # --- changed while streams are open ---------------------------------------------------------------
