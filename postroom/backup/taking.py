@@ -181,7 +181,6 @@ class _Taking:
         async with self._db.hold(whole=True) as at:
             spans = await self._spans()
             parts = [await self._part(number, spans, int(at)) for number in range(len(spans))]
-            await _check_ranges(self._db)
         manifest = self._manifest(int(at), parts)
         await self._elsewhere(self._target.commit, manifest)
         self._progress("backing up", len(spans), len(spans))

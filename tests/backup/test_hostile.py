@@ -219,7 +219,7 @@ BAD_FILES = {
     "no entries": HEADING + block(PackedColumn(b""), PackedColumn(b"")),
     "more names than values": HEADING + block(NAME, PackedColumn(b"", b"")),
     "ends that fall": HEADING
-    + block(PackedColumn(b"ab", ends(2, 0, 2)), PackedColumn(b"abc", ends(1, 2, 3))),
+    + block(PackedColumn(b"abc", ends(1, 2, 3)), PackedColumn(b"abc", ends(3, 0, 3))),
     "ends that are cut": HEADING + block(PackedColumn(b"ab", b"\x02\x00"), NAME),
     "ends that leave out": HEADING + block(PackedColumn(b"abc", ends(2)), NAME),
     "an end too many": HEADING
