@@ -1,7 +1,7 @@
 """The pace of a backup: a limit of bytes in a second, and a share of the store's time.
 
-While others write, a backup sleeps four times as long as it works: they keep 80 %. While nobody
-does, it does not sleep. Others are seen by the entries of the log, of which a backup makes none.
+While others write, a backup sleeps nine times as long as it works. While nobody does, it does not
+sleep. Others are seen by the entries of the log, of which a backup makes none.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from postroom.client.sender import Sender
 
-OTHERS_SHARE: Final = 0.8
-_LOOK_SECONDS: Final = 0.25
+OTHERS_SHARE: Final = 0.9
+_LOOK_SECONDS: Final = 0.05
 _BUSY_ENTRIES_A_SECOND: Final = 20.0
 _SLEEP_SECONDS_LONGEST: Final = 2.0
 
