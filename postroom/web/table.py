@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.web.reading import PageReader, access, cluster, keys, mail, overview, queues
+from postroom.web.reading import PageReader, access, cluster, keys, mail, overview, queues, traces
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ PAGES: Final = (
         "Message",
         queues.message,
         _QUEUE | {"id": "the id, as text", "id_hex": "the id, in hexadecimal", "kind": "its kind"},
+    ),
+    WebPage(
+        "/trace",
+        "Time line",
+        traces.trace,
+        _KEY | {"id": "the id of a message, of something scheduled, or of a dead letter"},
     ),
     WebPage("/workers", "Workers", queues.workers, {}, is_linked=True),
     WebPage(

@@ -1,9 +1,9 @@
 """Async generators of simulated clients, which no event loop closes.
 
 A client that is killed, or whose world ends, may be in the middle of a scan. Its generator is
-closed when nobody refers to it any more; what it would send in its last moment goes nowhere. That
-moment must not depend on the collector of garbage, or a seed would have several histories: it rests
-during a run.
+closed when nobody refers to it any more; what it would send in its last moment goes nowhere. The
+collector of garbage rests during a run, or it would choose that moment, and a seed would have
+several histories.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from operator import itemgetter
 from typing import Any
 
 import postroom
@@ -12,6 +11,7 @@ import postroom.aio
 from postroom.web.asked import BadRequest
 from postroom.web.limits import QUEUES_SUMMED_MAX, ROWS_MAX
 from postroom.web.reading import PageReader
+from postroom.web.reading.traces import events_of
 from postroom.web.texts import name_of, when
 
 _DEPTHS = ("ready", "scheduled", "leased", "dead", "done", "archived")
@@ -129,10 +129,12 @@ async def message(reader: PageReader) -> dict[str, Any]:
     name, message_id = _name(reader), reader.asked.raw("id")
     kind = reader.asked.given.get("kind")
 
-    async def read(db: postroom.aio.Database) -> postroom.aio.QueueMessage | None:
-        return await db.queue(name).get(message_id, kind)
+    async def read(db: postroom.aio.Database) -> tuple[Any, list[postroom.MessageTrace]]:
+        return await asyncio.gather(
+            db.queue(name).get(message_id, kind), db.trace(message_id, queue=name)
+        )
 
-    found = await reader.store.read(read)
+    found, traces = await reader.store.read(read)
     if found is None:
         return {"queue": name, "id": name_of(message_id), "message": None}
     return {
@@ -143,27 +145,11 @@ async def message(reader: PageReader) -> dict[str, Any]:
             "key": name_of(found.key),
             "group": found.group,
             "priority": found.priority,
-            "life": _life(found),
+            "life": next((events_of(each) for each in traces if each.kind == found.kind), []),
             "headers": reader.headers(found.headers),
             "payload": reader.payload(found.payload, found.key),
         },
     }
-
-
-def _life(message: postroom.aio.QueueMessage) -> list[dict[str, Any]]:
-    """Return what has happened to a message, and what is to come, in the order of time."""
-    created = message.created_at
-    events = [
-        (created, "enqueued"),
-        # A message that is due at once is due when it is enqueued, by the clock of its sender.
-        (max(message.first_scheduled, created), "first due"),
-        (max(message.scheduled, created), "due"),
-        (message.fired_at, "handed to a consumer"),
-        (message.leased_until, "the lease ends"),
-        (message.done_at, "dead" if message.state == "dead" else "acknowledged"),
-    ]
-    known = [(int(at), what) for at, what in events if at]
-    return [{"at": when(at), "what": what} for at, what in sorted(known, key=itemgetter(0))]
 
 
 async def workers(reader: PageReader) -> dict[str, Any]:
