@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,6 +18,18 @@ from tests.pipeline.sessions import start
 
 collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 """The files that are not collected: all tests, without the extra ``[spark]``."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loggers_of_spark() -> None:
+    """Let loggers of Spark leave pytest's handler alone.
+
+    pytest adds it to each logger that does not propagate. Spark's loggers would give it their own
+    formatter, for all later tests.
+    """
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - the extra
+
+    PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -48,7 +62,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield the one session."""
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
 
+    handler = signal.getsignal(signal.SIGINT)
     session = start(tmp_path_factory.mktemp("spark"))
+    signal.signal(signal.SIGINT, handler)  # Spark's own would stay for all later tests
     pipeline.register(session)
     yield session
     pipeline.close()
