@@ -16,7 +16,7 @@ import typer
 
 from postroom.cli.gateway import ListenCertificate, ListenKey, TokenFile, checked_address
 from postroom.cli.options import StoreOptions, on_a_store
-from postroom.web import app, check_libraries
+from postroom.web import actions, app, check_libraries
 from postroom.web.limits import CONNECTIONS_MAX, HEAD_BYTES_MAX
 
 IDLE_SECONDS = 5
@@ -60,7 +60,8 @@ def web(
             "and --token-file, or listen at 127.0.0.1",
             param_hint="--listen",
         )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    actions.log.setLevel(logging.INFO)
     role_of = None if token_file is None else _role_of(token_file)
     store.check_folder()
     from postroom.server.cluster.listener import bound  # noqa: PLC0415 - slow to load
