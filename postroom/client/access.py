@@ -39,9 +39,7 @@ class AccessCalls:
             arguments.name(name, "the name of a client", CLIENT_NAME_CHARACTERS_MAX),
             int(Verb.named(verbs)),
             arguments.key(prefix),
-            ""
-            if queue is None
-            else arguments.name(queue, "the name of a queue", QUEUE_NAME_BYTES_MAX),
+            "" if queue is None else _queue(queue),
         )
         return Verb(await self._sender.send(request))
 
@@ -71,9 +69,7 @@ class AccessCalls:
             arguments.name(name, "the name of a client", CLIENT_NAME_CHARACTERS_MAX),
             int(EVERY_VERB if verbs is None else Verb.named(verbs)),
             None if prefix is None else arguments.key(prefix),
-            None
-            if queue is None
-            else arguments.name(queue, "the name of a queue", QUEUE_NAME_BYTES_MAX),
+            None if queue is None else _queue(queue),
         )
         changed: int = await self._sender.send(request)
         return changed
