@@ -191,10 +191,19 @@ class DeferredUpdate(NamedTuple):
     source: bytes
     cursor: bytes = b""
     began: bytes = b""
+    is_received: bool = False
 
     def entry(self) -> Executable:
         """Return the update as it is stored."""
         return Executable(*self[3:])
+
+    def outgoing_entry(self) -> Executable:
+        """Return the update as it goes out."""
+        return Executable(*self[3:-1], due=self.due)
+
+
+def _deferred(stored_at: bytes, id_: bytes, due: int, entry: Executable) -> DeferredUpdate:
+    return DeferredUpdate(stored_at, id_, due, *msgspec.structs.astuple(entry)[:-1])
 
 
 class Step(NamedTuple):
@@ -385,8 +394,8 @@ class Execution:
             update = DeferredUpdate(b"", id_, due, request, transaction_id, source, b"", b"")
             if left and due <= now:
                 left -= 1
-                if may_go_out and outgoing.update_goes_out(request):
-                    outgoing.store(ctx, id_, update.entry())
+                if may_go_out and outgoing.update_goes_out(ctx.scratch, request):
+                    outgoing.store(ctx, id_, update.outgoing_entry())
                 else:
                     updates.append(update)
             else:
@@ -402,9 +411,7 @@ class Execution:
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
         updates = [
-            DeferredUpdate(
-                key, outbox.id_of(key), 0, *msgspec.structs.astuple(outbox.decode(stored))
-            )
+            _deferred(key, outbox.id_of(key), outbox.due_of(key), outbox.decode(stored))
             for key, stored in due
         ]
         if outbox.outgoing.may_go_out():
@@ -421,26 +428,22 @@ class Execution:
         """Let updates for other ranges go out; return those for this one."""
         outgoing, own = self._outbox.outgoing, []
         for update in updates:
-            if outgoing.update_goes_out(update.request):
-                outgoing.store(ctx, update.id, update.entry())
+            if outgoing.update_goes_out(
+                ctx.scratch, update.request, is_received=update.is_received
+            ):
+                outgoing.store(ctx, update.id, update.outgoing_entry())
                 self._forget(ctx, update)
             else:
                 own.append(update)
         return own
 
-    def receive(self, ctx: Evaluation, updates: list[tuple[bytes, Executable]]) -> None:
-        """Carry out updates that another range hands over, each with its id, or store them.
-
-        Those that are stored are due in their order, whatever their ids are.
-        """
-        left = [
-            DeferredUpdate(b"", id_, ctx.timestamp + number, *msgspec.structs.astuple(entry))
-            for number, (id_, entry) in enumerate(updates)
-        ]
+    def receive(self, ctx: Evaluation, updates: list[tuple[bytes, int, Executable]]) -> None:
+        """Carry out updates that a range hands over, with ids and due times, or store them."""
+        left = [_deferred(b"", *each)._replace(is_received=True) for each in updates]
         if self._outbox.is_empty(ctx):
             left = self._carry_out(ctx, left)
         for update in left:
-            self._outbox.store(ctx, update.due, update.id, update.entry())
+            self._outbox.store_at(ctx, keys.u64(update.due), update.id, update.entry())
 
     def _carry_out(self, ctx: Evaluation, updates: list[DeferredUpdate]) -> list[DeferredUpdate]:
         """Carry out as many updates as a pass has room for; return those left, in order."""

@@ -199,7 +199,12 @@ class Outbox:
         self, ctx: Evaluation, due: int, id_: bytes, entry: Deliverable | Executable
     ) -> bytes:
         """Store a new entry, which is not due before its own commit; return its engine key."""
-        when = max(id_[:8], due.to_bytes(8, "big"))
+        return self.store_at(ctx, max(id_[:8], keys.u64(due)), id_, entry)
+
+    def store_at(
+        self, ctx: Evaluation, when: bytes, id_: bytes, entry: Deliverable | Executable
+    ) -> bytes:
+        """Store an entry at its place, the due time (8 bytes) and its id; return its key."""
         key = self.prefix + when + id_
         ctx.writes[key] = stored = _encode(entry)
         # This proposal may have taken an entry that is due later.
@@ -249,7 +254,7 @@ class Outbox:
         for line in self._lines:
             lower = after[line] + b"\x00" if line in after else line.head
             for key, _ in reader.iterate(lower, line.end):
-                due = times.look_at(self._due_of(key), now, self._by_wall)
+                due = times.look_at(self.due_of(key), now, self._by_wall)
                 first = min(first or due, due)
                 break
         return first
@@ -304,9 +309,10 @@ class Outbox:
 
     def cursor_of(self, key: bytes) -> bytes:
         """Return the cursor of an entry in lists: its due time, as a timestamp, and its id."""
-        return keys.u64(times.shown(self._due_of(key))) + self.id_of(key)
+        return keys.u64(times.shown(self.due_of(key))) + self.id_of(key)
 
-    def _due_of(self, key: bytes) -> int:
+    def due_of(self, key: bytes) -> int:
+        """Return the due time in an entry's key."""
         start = len(self.prefix)
         return int.from_bytes(key[start : start + DUE_BYTES], "big")
 
@@ -407,7 +413,7 @@ class Outboxes:
         id_ = ctx.stamp + self._sender + ctx.next_ordinal()
         due = request.due and times.resolved(request.due, ctx.timestamp, self._by_wall)
         outgoing = self.executable.outgoing
-        if outgoing.may_go_out() and outgoing.update_goes_out(update) and not due:
+        if outgoing.may_go_out() and outgoing.update_goes_out(ctx.scratch, update) and not due:
             outgoing.check_room()
         ctx.deferred.append((due, id_, update, ctx.transaction_id, ctx.source))
         ctx.steps += 1

@@ -108,6 +108,8 @@ class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         cursor: where the next step of a ``DeleteRange`` goes on, which is carried out in steps.
         began: the timestamp (8 bytes) of its first step: newer versions stay.
+        is_received: whether a range has handed it over to the one in whose outbox it waits.
+        due: when it was due, in an outgoing entry that has waited; 0: when it was committed.
     """
 
     request: UpdateRequest
@@ -115,6 +117,8 @@ class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
     source: bytes
     cursor: bytes = b""
     began: bytes = b""
+    is_received: bool = False
+    due: int = 0
 
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):

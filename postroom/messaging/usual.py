@@ -444,7 +444,9 @@ class UsualBatch:
         outboxes, update = self.outboxes, write.request
         if write.due or type(update) is not Increment:
             raise _Unusual
-        if outboxes is not None and outboxes.executable.outgoing.update_goes_out(update):
+        if outboxes is not None and outboxes.executable.outgoing.update_goes_out(
+            self.scratch, update
+        ):
             raise _Unusual
         id_ = self._stamp + self._sender + ordinal.to_bytes(4, "big")
         self.deferred.append((0, id_, update, request.transaction_id, request.anchor))

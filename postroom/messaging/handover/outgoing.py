@@ -15,6 +15,9 @@ after the range has taken over the keys of a neighbour. Then later ones join the
 handed over to the range itself, which has a mark for them like any other receiver. An update for
 keys here and elsewhere goes out, too, and its parts are handed over (:mod:`.parts`).
 
+Updates that were handed over to the range do not join: they come before all that is outgoing. Else
+two groups of updates could change places for ever: one outgoing, one received and waiting.
+
 These keys are counted in memory, from the beginning of a lease on. If very many entries were
 outgoing then, all entries join until those are gone. Updates are counted together, since an update
 may concern many keys.
@@ -23,7 +26,7 @@ may concern many keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -126,8 +129,16 @@ class Outgoing:
         """Return whether outgoing messages for a key of the range would be overtaken."""
         return self._uncounted > 0 or key in self._own
 
-    def update_goes_out(self, update: Any) -> bool:
-        """Return whether an update goes out, and is not carried out here at once."""
+    def update_goes_out(
+        self, scratch: Container[object], update: Any, *, is_received: bool = False
+    ) -> bool:
+        """Return whether an update goes out, and is not carried out here at once.
+
+        Args:
+            scratch: the memory of the proposal. An update joins those that go out with it.
+            update: the update.
+            is_received: whether it was handed over to this range.
+        """
         if type(update) is Increment:  # mostly
             start, end = self._bounds.start, self._bounds.end
             is_here = start <= update.key and (end is None or update.key < end)
@@ -135,7 +146,9 @@ class Outgoing:
             is_here = self._owns(update)
         else:
             return False
-        return not is_here or self._uncounted > 0 or UPDATES in self._own
+        if not is_here or is_received:
+            return not is_here
+        return self._uncounted > 0 or UPDATES in self._own or self in scratch
 
     def _owns(self, update: Any) -> bool:
         """Return whether the range contains all keys of an update."""
@@ -166,6 +179,7 @@ class Outgoing:
         self.has_stored = True
         name = self._own_name(entry)
         if name is not None:
+            ctx.scratch[self] = True
             ctx.after.append(lambda: self._own.update((name,)))
 
     def drop(self, ctx: Evaluation, positions: Sequence[bytes]) -> int:

@@ -99,17 +99,25 @@ class HandedOver:
         return marks.within(known, start, end)
 
     def _take_updates(self, ctx: Evaluation, request: HandOver, known: Marks) -> None:
-        """Take updates, or those parts of them that are new; a further part gets an id here."""
-        updates: list[tuple[bytes, Executable]] = []
+        """Take updates, or those parts of them that are new; a further part gets an id here.
+
+        They are due in their order, whatever their ids are. Those of the range itself come back to
+        their places: those behind them have waited meanwhile, or gone out, too.
+        """
+        updates: list[tuple[bytes, int, Executable]] = []
         received = 0
+        is_own = request.channel.sender == self._range_id
         for position, entry in request.updates:
             for part in new_parts(entry.request, known, position):
                 id_ = id_in(position)
+                due = ctx.timestamp + len(updates)
+                if is_own:
+                    due = max(entry.due, int.from_bytes(id_[:WHEN_BYTES], "big"))
                 is_first = first_key(part) == key_of(entry) and position not in request.further
                 received += is_first
                 if not is_first:
                     id_ = ctx.stamp + self._sender + ctx.next_ordinal()
-                updates.append((id_, msgspec.structs.replace(entry, request=part)))
+                updates.append((id_, due, msgspec.structs.replace(entry, request=part)))
         ctx.count("received", received)
         ctx.count("enqueued", len(updates) - received)
         self._execution.receive(ctx, updates)

@@ -313,6 +313,51 @@ def test_received_updates_that_have_to_wait_keep_their_order(cut_at_metrics: Ran
     assert outcome(second, Get(b"b/written")).value == b"1"
 
 
+def test_updates_that_come_back_to_their_range_are_carried_out_there(
+    cut_at_metrics: Ranges,
+) -> None:
+    first, _ = cut_at_metrics.members
+    cut_at_metrics.commit(first, EnqueueUpdate(Increment(b"a"), times.after(5000)))
+    cut_at_metrics.post(first, b"a/n/1")
+    for _ in range(4):
+        first.step()
+        cut_at_metrics.post(first, b"a/n/1")
+        deliver_all(cut_at_metrics)  # the first waits here while the second is outgoing
+        cut_at_metrics.pass_time(0.01)
+    for _ in range(4):
+        first.step()
+        deliver_all(cut_at_metrics)
+        cut_at_metrics.pass_time(0.01)
+    assert first.counters().outgoing_updates == 0
+    assert first.counters().executed == 5
+    cut_at_metrics.pass_time(5.0)
+    cut_at_metrics.check_end()
+
+
+def test_updates_of_a_transaction_keep_their_order_if_one_goes_out(cut_at_metrics: Ranges) -> None:
+    first, _ = cut_at_metrics.members
+    updates = [DeleteRange(b"a", b"b"), Put(b"a/a/written", b"1")]
+    cut_at_metrics.commit(first, *map(EnqueueUpdate, updates))
+    for _ in range(2):
+        first.step()
+        deliver_all(cut_at_metrics)
+    assert outcome(first, Get(b"a/a/written")).value == b"1"
+
+
+def test_an_update_that_comes_back_to_its_range_is_not_overtaken(cut_at_metrics: Ranges) -> None:
+    first, _ = cut_at_metrics.members
+    cut_at_metrics.commit(first, EnqueueUpdate(Put(b"a/a/written", b"1"), times.after(100)))
+    cut_at_metrics.commit(first, EnqueueUpdate(DeleteRange(b"a", b"b")))
+    cut_at_metrics.pass_time(0.0)
+    first.step()
+    first.store.seconds += 1.0  # the other one is due, and waits
+    deliver_all(cut_at_metrics)
+    first.step()
+    assert (first.counters().outgoing_updates, first.counters().pending_updates) == (0, 2)
+    cut_at_metrics.pass_time(0.01)
+    assert outcome(first, Get(b"a/a/written")).value == b"1"
+
+
 def test_a_deletion_that_goes_on_in_another_range_spares_what_was_written_since(
     ranges: Ranges, monkeypatch: pytest.MonkeyPatch
 ) -> None:

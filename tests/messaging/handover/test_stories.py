@@ -118,7 +118,10 @@ def further_parts_count_as_received(patch: Patch) -> None:
 
 
 def an_update_passes_outgoing_parts_for_its_keys(patch: Patch) -> None:
-    patch.setattr(Outgoing, "update_goes_out", lambda self, update: not self._owns(update))
+    def goes_out(self: Outgoing, _: object, update: Any, *, is_received: bool = False) -> bool:
+        return not self._owns(update)
+
+    patch.setattr(Outgoing, "update_goes_out", goes_out)
 
 
 BROKEN: Final = [
