@@ -91,7 +91,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses
     options = (*INSECURE, "--split-bytes", "1MiB")
     with cluster(tmp_path_factory.mktemp("cluster"), options=options) as processes:
         with processes.connect() as db:
-            for number in range(24):
+            for number in range(48):
                 db.put(b"key/%02d" % number, Random(number).randbytes(VALUE_BYTES))
         yield processes
 
@@ -107,7 +107,7 @@ def test_ranges_of_a_cluster_split_by_size_and_several_nodes_lead_them(
         is_spread = len({each["leader"] for each in found}) > 1
         return found if len(found) > 2 and is_spread else []
 
-    ranges = eventually(listed)
+    ranges = eventually(listed, 120.0)  # a lease moves at most every 10 s
     assert [each["end"] for each in ranges[:-1]] == [each["start"] for each in ranges[1:]]
     assert all(each["copies"] == [1, 2, 3] for each in ranges)
 

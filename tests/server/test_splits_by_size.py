@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from postroom.errors import Invalid
+from postroom.errors import Invalid, Unavailable
 from postroom.kv.engine import Engine
 from postroom.limits import SPLIT_BYTES_MIN
 from postroom.ranges.bounds import Bounds
@@ -181,3 +181,23 @@ def test_ranges_of_three_nodes_split_and_spread_until_a_user_says_never() -> Non
     client.pass_time(3 * RETRY_SECONDS)
     assert len(listed()) == before
     nodes.close()
+
+
+def test_a_split_is_tried_again_with_the_same_id(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[int]()
+    check = store.node.check_new_range
+
+    def check_later(range_id: int) -> None:
+        told.append(range_id)
+        if len(told) < 3:
+            raise Unavailable("this node does not know yet of the range id")
+        check(range_id)
+
+    monkeypatch.setattr(store.node, "check_new_range", check_later)
+    fill(store)
+    for _ in range(8):
+        store.advance(RETRY_SECONDS)
+    assert told[:3] == [2, 2, 2]
+    assert len(ranges_of(store)) >= 2

@@ -10,6 +10,8 @@
 The setting is a record of the root, which each node has a replica of. Each leaseholder reads it
 there by itself. Without the record, and at 0, no range is split by its size.
 
+A split that fails is tried again with the same id: the node may not know yet that it was given out.
+
 Sizes are the engine's estimates (:mod:`postroom.ranges.partitions`). A range whose bytes lie under
 one key is not split. It is left alone for ten minutes, like one that refuses to be split.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -118,6 +120,7 @@ class SizeSplits:
     sleep: Callable[[float], Awaitable[None]]
     wake_up: ServiceWakeUp
     first_word: int | None = None
+    _id: int | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Look at the size, for ever."""
@@ -126,10 +129,13 @@ class SizeSplits:
             try:
                 await self._tell_first_word()
                 await self.look()
-            except (Retryable, CommitUnknown) as error:
+            except CommitUnknown:
+                pause, self._id = RETRY_SECONDS, None
+            except Retryable as error:
                 _log.debug("a split by size is tried again: %s", error)
                 pause = RETRY_SECONDS
             except Invalid as error:
+                self._id = None
                 _log.warning(
                     "range %d is larger than ranges are to be, and is not split: %s",
                     self.bounds.descriptor.range_id, error,
@@ -155,4 +161,6 @@ class SizeSplits:
             return
         key = key_to_split(self.stored, self.bounds, bytes_max)
         if key is not None:
-            await self.send(PrepareSplit(key, await self.new_id()))
+            self._id = self._id or await self.new_id()
+            await self.send(PrepareSplit(key, self._id))
+            self._id = None
