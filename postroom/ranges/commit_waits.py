@@ -213,6 +213,7 @@ class CommitWaits:
             self._waiting.leave(call)
         else:
             self._reads.cancel(call)
+            call.cancelled = True  # it may be among those that are taken again just now
         call.complete(None, error)
         if token is not None:
             self._waiting.wake(token)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from postroom import limits
 from postroom.errors import TransactionConflict
 from postroom.kv.clock import from_milliseconds
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
@@ -18,6 +19,7 @@ from postroom.ranges.requests import (
     DeleteRange,
     Get,
     GetForUpdate,
+    Lock,
     Put,
     ReleaseLocks,
 )
@@ -34,6 +36,33 @@ def _lock(transaction_id: bytes, timestamp: int = BEGAN) -> GetForUpdate:
 
 def _commit(write: Any, transaction_id: bytes = b"c" * 16) -> CommitTransaction[Any]:
     return CommitTransaction(transaction_id, BEGAN, 60.0, 0, b"k", [], [], [write])
+
+
+def test_a_wounded_request_is_answered_once_if_it_waits_for_the_lease_too() -> None:
+    """Both requests that close the circle are taken again together, when the lease is there."""
+    one_range = OneRange()
+    replica, view = one_range.replica, one_range.replica.reads._view
+
+    def old(key: bytes) -> Lock:
+        return Lock([key], [], HOLDER, 60.0, BEGAN)
+
+    def young(key: bytes) -> Lock:
+        return Lock([key], [], NEXT, 60.0, BEGAN + 1)
+
+    one_range.ask(old(b"a"))
+    one_range.ask(young(b"b"))
+    wounded = one_range.ask(young(b"a"))
+    view.steps = limits.TURN_STEPS_MAX
+    replica.submit(first := Asked(old(b"b")))
+    replica.wake([b"a"])
+    view.steps = 0
+    replica.serving.serve_again()
+    one_range.settle()
+    assert first.answers == [(None, None)]
+    one_range.ask(ReleaseLocks(HOLDER))
+    ((_, error),) = wounded.answers
+    assert isinstance(error, TransactionConflict)
+    assert not one_range.replica.sizes()["lock waits"]
 
 
 @pytest.mark.parametrize("write", [Put(b"k", b"new"), DeleteRange(b"k", b"k\0", 0)])
