@@ -270,7 +270,8 @@ class Administration:
             timeout: seconds.
 
         Raises:
-            TimeoutError: some entries were still due after that time, or no node could tell.
+            TimeoutError: some entries were still due after that time, or no node could tell. The
+                error names the ranges.
         """
         seconds = arguments.number(timeout, "timeout")
         end = self._sender.monotonic() + seconds
@@ -278,9 +279,11 @@ class Administration:
             await self._sender.send(AwaitQuiet(), seconds)
             # An update that has left one range may wait in another one.
             await self._sender.send(AwaitQuiet(), max(end - self._sender.monotonic(), 0.0))
-        except DeadlineExceeded:
+        except DeadlineExceeded as error:
+            asked = str(error) or "the store"
             raise TimeoutError(
-                f"outbox entries were still due after {timeout:g} s, or no node could tell"
+                f"outbox entries of {asked} were still due after {timeout:g} s, or no node could "
+                "tell"
             ) from None
 
     async def trace(

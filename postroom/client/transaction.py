@@ -522,6 +522,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         except BaseException as error:  # cancellation too: the commit may have happened
             reply = await after_failure(lifetime, sender, request, error)
         lifetime.to(_MADE)
+        if reads.lock_range and sender.range_of is None and reads.locks_elsewhere(request.anchor):
+            lifetime.release()  # the range of the anchor has released its own locks only
         self._commit_timestamp = reply.timestamp
         if self._queues is not None:
             self._queues.committed(reply.answers)

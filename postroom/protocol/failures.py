@@ -41,7 +41,10 @@ class WireError(Exception):
 
 
 class DeadlineExceeded(Exception):
-    """The error for a request without an answer in time. It was withdrawn, and nothing happened."""
+    """The error for a request without an answer in time. It was withdrawn, and nothing happened.
+
+    It may tell the ranges that were asked.
+    """
 
 
 def _tree(kind: type[errors.Error]) -> dict[str, type[errors.Error]]:

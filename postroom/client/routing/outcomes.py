@@ -32,6 +32,8 @@ from postroom.ranges.transactions.one_range import RECORD_SECONDS
 
 _STAYS_SO: Final = (TransactionConflict, TransactionExpired)
 """The failures of a commit that later evaluations would meet as well."""
+_RANGES_TOLD: Final = 10
+"""The ranges that an error names."""
 
 
 class Outcomes:
@@ -84,10 +86,21 @@ class Outcomes:
                 retry_after=call.refused.retry_after,
             )
         return Unavailable(
-            f"no leader of the cluster answered within {self._request_seconds:g} s; nothing was "
-            f"changed: try again, or look after the nodes ({self._addresses.connection_errors()})",
+            f"no leader of {self.awaited(call)} answered within {self._request_seconds:g} s; "
+            "nothing was changed: try again, or look after the nodes "
+            f"({self._addresses.connection_errors()})",
             retry_after=0.5,
         )
+
+    @staticmethod
+    def awaited(call: RemoteCall) -> str:
+        """Return the ranges whose answers are awaited, in words."""
+        ids = sorted(_awaited(call))
+        if not ids:
+            return "the cluster"
+        more = " and others" if len(ids) > _RANGES_TOLD else ""
+        shown = ", ".join(map(str, ids[:_RANGES_TOLD]))
+        return f"{'range' if len(ids) == 1 else 'ranges'} {shown}{more}"
 
     def unknown(self, error: Exception | None = None) -> CommitUnknown:
         """Return the error of a commit that was sent; ``error`` is that of its last try."""
@@ -112,6 +125,16 @@ class Outcomes:
     def _is_adrift(self, call: RemoteCall) -> bool:
         """Return whether a lost try may be evaluated after the one that was answered."""
         return any(self._newest.get(node, 0) <= lost for node, lost in call.adrift)
+
+
+def _awaited(call: RemoteCall) -> set[int]:
+    """Return the ids of the ranges that have not answered a call, or a part of it."""
+    way = call.way
+    if call.done or way is None:
+        return set()
+    if way.parts:
+        return set[int]().union(*map(_awaited, way.parts))
+    return {way.range_id} if way.range_id > 0 else set()
 
 
 def too_many_waits(calls_max: int) -> Error:

@@ -409,10 +409,11 @@ class Router:
         for call in self._pending.timed.take_due(now):
             if call.done:
                 continue
+            awaited = self._outcomes.awaited(call)
             self._withdraw(call)
             if call.link is None or call.withdrawn:
                 self._failed_tries.leave(call)
-                self._failed_tries.finish(call, DeadlineExceeded())
+                self._failed_tries.finish(call, DeadlineExceeded(awaited))
             else:  # the node may just have answered, or can at once: its answer counts
                 call.withdrawn = True
                 self._pending.timed.set(call, now + WITHDRAWING_SECONDS)
