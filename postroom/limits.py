@@ -199,6 +199,12 @@ INBOXES_ORDERED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 Half of either is at least as much as one answer contains.
 """
+PROTECTIONS_MAX: Final = 100_000
+"""Timestamps that are protected at a time, for all clients of a store."""
+PROTECTED_SECONDS_MAX: Final = 7 * 86_400.0
+"""The longest time for which a protection alone keeps overwritten versions."""
+WHOLE_SECONDS_MAX: Final = 86_400.0
+"""The age at which a timestamp ceases to be protected as a whole."""
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that are protected as a whole at a time: each holds back compaction."""
 ENGINE_SNAPSHOTS_PER_HOST_MAX: Final = 12

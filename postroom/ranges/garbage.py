@@ -29,8 +29,10 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import HybridLogicalClock, from_milliseconds, from_seconds
 from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.bounds import Bounds
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry, ServiceWakeUp
+from postroom.ranges.protection_news import read_news
 from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.ranges.sweep import Sweep
@@ -49,6 +51,7 @@ class GarbageLists:
     def __init__(
         self, range_id: int, protections: Protections, positions: PositionRecords, bounds: Bounds
     ) -> None:
+        self._is_root = range_id == ROOT_ID
         self._prefix = keys.garbage_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._record = keys.record_key(range_id, COLLECTED_RECORD)
@@ -66,6 +69,8 @@ class GarbageLists:
         """Begin with a new lease."""
         self._from = self._prefix
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
+        if self._is_root and (news := read_news(stored)) is not None:
+            self._protections.inherited = news.oldest
         self._sweep.restart(stored)
 
     @property

@@ -1,23 +1,27 @@
-"""The news of protections: the nodes that do not serve the root hear which timestamp is in use.
+"""The record of protections: which timestamp is in use, for other nodes and the next leaseholder.
 
 ::
 
     root's leaseholder ── TellProtections, every 20 s ─▶ 03 <root> 05 "protected" → [oldest, at]
                                                             │ each node has a replica of the root
-    collection of a range on another node ◀─ up to oldest ──┘ and not beyond what was heard of
+    collection of a range on another node ◀─ up to oldest ──┤ and not beyond what was heard of
+    next leaseholder of the root ◀─ inherits it, for 60 s ──┘
 
-Protections are in the memory of the root's leaseholder (:mod:`.protections`), which tells the
-oldest one. A node that has heard of nothing for ``HEARD_SECONDS`` collects less and less: as if its
-clock stood still. A protection that is newer than the news is of a timestamp that is not collected
-yet, since older ones are refused.
+Protections are in the memory of the root's leaseholder (:mod:`.protections`). It tells the oldest
+one, since collection stops there. To protect therefore costs no write. A node that has heard of
+nothing for ``HEARD_SECONDS`` collects less and less: as if its clock stood still. A protection that
+is newer than the record is of a timestamp that is not collected yet, since older ones are refused.
 
-The node that serves the root knows better, and a store with one node has no such record.
+The node that serves the root knows better. An embedded store has no record while it is alone: its
+protections end with its process.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -29,13 +33,13 @@ from postroom.kv.engine import Reader
 from postroom.ranges.contract import ROOT_ID, ConcernsRange, Maintenance
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
-from postroom.ranges.protections import Protections
+from postroom.ranges.protections import Protections, held_back
 
 TELL_SECONDS: Final = 20.0
 HEARD_SECONDS: Final = 30.0
 """The time for which news count as if they came just now."""
-FORGOTTEN_SECONDS: Final = 60.0
-"""The time after which the node that serves the root ignores news of before."""
+INHERITED_ROUNDS: Final = 3
+"""The rounds of telling for which a leaseholder keeps what it has inherited."""
 _KEY: Final = keys.record_key(ROOT_ID, "protected")
 _END: Final = _KEY + b"\x00"
 
@@ -94,47 +98,53 @@ def limit_as_heard(
         serves_root: whether the node serves the root, so that it knows the protections itself.
     """
     if serves_root:
-        if news is None or news.at + from_seconds(FORGOTTEN_SECONDS) < now:
-            return threshold
-    elif news is None:
+        return threshold
+    if news is None:
         return 0
-    else:
-        threshold -= max(0, now - news.at - from_seconds(HEARD_SECONDS))
-    return min(threshold, news.oldest) if news.oldest else threshold
+    threshold -= max(0, now - news.at - from_seconds(HEARD_SECONDS))
+    return held_back(threshold, news.oldest)
 
 
+@dataclass(eq=False)
 class ProtectionTeller:
-    """The service of the root that tells the protections to the other nodes.
+    """The service of the root that tells the protections, and ends those that are over.
 
-    Args:
+    Attributes:
         protections: those of the root.
         send: sends a request to the root, as upkeep.
         sleep: waits for a number of seconds.
+        reading: returns the present, as a timestamp.
         has_listeners: returns whether another node may lead another range.
+        is_alone: whether no client outlives the process.
         kept_seconds: the time for which overwritten versions are kept.
     """
 
-    def __init__(
-        self,
-        protections: Protections,
-        send: Callable[[Any], Awaitable[Any]],
-        sleep: Callable[[float], Awaitable[None]],
-        has_listeners: Callable[[], bool],
-        kept_seconds: float,
-    ) -> None:
-        self._protections = protections
-        self._send = send
-        self._sleep = sleep
-        self._has_listeners = has_listeners
-        self._kept_seconds = kept_seconds
+    protections: Protections
+    send: Callable[[Any], Awaitable[Any]]
+    sleep: Callable[[float], Awaitable[None]]
+    reading: Callable[[], int]
+    has_listeners: Callable[[], bool]
+    is_alone: bool
+    kept_seconds: float
 
     async def run(self) -> None:
         """Tell them, for ever."""
-        while True:
-            await self._sleep(TELL_SECONDS)
-            if not self._has_listeners():
-                self._protections.age_max = 0
-                continue
-            self._protections.age_max = from_seconds(self._kept_seconds - HEARD_SECONDS)
-            with suppress(Retryable, CommitUnknown):  # the next round does it
-                await self._send(TellProtections())
+        protections = self.protections
+        told = protections.inherited
+        for number in itertools.count(1):
+            protections.age_max = self._age_max()
+            await self.sleep(TELL_SECONDS)
+            protections.end_old(self.reading())
+            if number == INHERITED_ROUNDS:
+                protections.inherited = 0
+            oldest = protections.oldest
+            if self._must_tell(is_news=oldest != told):
+                with suppress(Retryable, CommitUnknown):  # the next round does it
+                    await self.send(TellProtections())
+                    told = oldest
+
+    def _must_tell(self, *, is_news: bool) -> bool:
+        return self.has_listeners() or (is_news and not self.is_alone)
+
+    def _age_max(self) -> int:
+        return from_seconds(self.kept_seconds - HEARD_SECONDS) if self.has_listeners() else 0

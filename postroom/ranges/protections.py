@@ -1,7 +1,8 @@
 """The timestamps that collection must not pass: protections of clients, positions of readers.
 
-A *protection* is in the leaseholder's memory, and ends with its client's stream or the lease. A
-*position* is stored under a name, and outlives both for a time.
+A *protection* is for a client, and ends with its stream. It is in the leaseholder's memory, and the
+oldest one in a record (:mod:`.protection_news`), so that it outlives the lease. A *position* is
+stored under a name, and outlives the stream for a time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from postroom.limits import (
     POSITION_NAME_CHARACTERS_MAX,
     POSITION_SECONDS_MAX,
     POSITIONS_MAX,
+    PROTECTED_SECONDS_MAX,
+    PROTECTIONS_MAX,
+    WHOLE_SECONDS_MAX,
 )
 from postroom.ranges.contract import ROOT_ID, ConcernsRoot, Read, Write
 from postroom.ranges.evaluation import Evaluation, View
@@ -46,8 +50,10 @@ class Protections:
 
     A timestamp may be protected *as a whole*: then there is a snapshot of the engine as it was
     then, taken between two proposals. It is for what has no versions: outboxes, dead letters, sums.
-    Like protections it is in the leaseholder's memory and gone with the lease; unlike them it
-    cannot be asked for again.
+    It is gone with the lease, and cannot be asked for again.
+
+    A leaseholder *inherits* the oldest timestamp that was told before, for a minute. Meanwhile the
+    clients that still need one ask for it again.
 
     The snapshots are few, and shared out so that the next client finds one. A client has no more of
     them than are free: 8 of 16 if it is alone, and the next one 4. These are the dynamic thresholds
@@ -62,6 +68,7 @@ class Protections:
         snapshot: a function that takes an engine snapshot; ``None``: there are none.
 
     Attributes:
+        inherited: the oldest timestamp that was protected under the lease before; 0: none.
         collected: versions overwritten before this timestamp may be gone.
         age_max: the age of the oldest timestamp that can be protected yet; 0: any can.
         replaced: two timestamps, if all that was stored was replaced by something else: that of
@@ -73,28 +80,43 @@ class Protections:
         self._counts: Counter[int] = Counter()
         self._oldest: Deadlines[int] = Deadlines()
         self._whole: dict[int, _Whole] = {}
-        self._is_of_root = True
+        self._root = self
         self.age_max = 0
+        self.inherited = 0
         self.collected = 0
         self.replaced = (0, 0)
 
     def share(self, root: Protections) -> None:
         """Have those of the root on this node, from now on."""
         self._counts, self._oldest, self._whole = root._counts, root._oldest, root._whole
-        self._is_of_root = False
+        self._root = root
 
     def __len__(self) -> int:
         """Return the number of protections; 0, if they are counted at the root."""
-        return self._counts.total() if self._is_of_root else 0
+        return self._counts.total() if self._root is self else 0
 
     @property
     def whole(self) -> int:
         """Return the number of timestamps that are protected as a whole; 0, as above."""
-        return len(self._whole) if self._is_of_root else 0
+        return len(self._whole) if self._root is self else 0
+
+    @property
+    def free(self) -> int:
+        """Return how many more timestamps can be protected."""
+        return PROTECTIONS_MAX - len(self._counts)
 
     def add(self, timestamp: int) -> None:
-        """Protect ``timestamp`` once more."""
+        """Protect ``timestamp`` once more.
+
+        Raises:
+            Unavailable: too many are protected.
+        """
         if timestamp not in self._counts:
+            if self.free <= 0:
+                raise Unavailable(
+                    f"{PROTECTIONS_MAX} timestamps are protected already, which is as many as a "
+                    "store keeps; nothing was protected: try again when snapshots were closed"
+                )
             self._oldest.set(timestamp, timestamp)
         self._counts[timestamp] += 1
 
@@ -107,10 +129,12 @@ class Protections:
         """
         if self._snapshot is None:
             raise Invalid("nothing can be protected as a whole here")
-        if timestamp not in self._whole:
+        is_new = timestamp not in self._whole
+        if is_new:
             self._check_room(client, host)
-            self._whole[timestamp] = _Whole(self._snapshot(), client, host)
         self.add(timestamp)
+        if is_new:
+            self._whole[timestamp] = _Whole(self._snapshot(), client, host)
 
     def _check_room(self, client: bytes, host: str) -> None:
         free = ENGINE_SNAPSHOTS_MAX - len(self._whole)
@@ -150,7 +174,7 @@ class Protections:
         return found.snapshot
 
     def remove(self, timestamp: int) -> None:
-        """Take one protection back. A new leaseholder knows none, so unknown ones are ignored."""
+        """Take one protection back; ignore one that this leaseholder does not know."""
         if self._counts[timestamp] > 1:
             self._counts[timestamp] -= 1
             return
@@ -165,8 +189,9 @@ class Protections:
 
         They end with the lease of the root, and stay over those of other ranges.
         """
-        if not self._is_of_root:
+        if self._root is not self:
             return
+        self.inherited = 0
         self._counts.clear()
         self._oldest.clear()
         while self._whole:
@@ -195,12 +220,18 @@ class Protections:
     @property
     def oldest(self) -> int:
         """Return the oldest protected timestamp; 0: there is none."""
-        return int(self._oldest.first() or 0)
+        oldest, inherited = int(self._oldest.first() or 0), self._root.inherited
+        return min(oldest, inherited) if oldest and inherited else oldest or inherited
 
     def limit(self, threshold: int) -> int:
         """Return ``threshold``, or the oldest protected timestamp if that is older."""
-        oldest = self._oldest.first()
-        return threshold if oldest is None else min(threshold, int(oldest))
+        return held_back(threshold, self.oldest)
+
+    def end_old(self, now: int) -> None:
+        """Close the snapshots of timestamps that are too old to be protected as a whole."""
+        first = now - from_seconds(WHOLE_SECONDS_MAX)
+        for timestamp in [each for each in self._whole if each < first]:
+            self._whole.pop(timestamp).snapshot.close()
 
     def check_age(self, timestamp: int, now: int) -> None:
         """Check that the nodes which lead other ranges hear of a protection in time.
@@ -213,6 +244,16 @@ class Protections:
                 f"{timestamp} is so old that other nodes may collect what it needs before they "
                 "hear of it; nothing was protected: take a later timestamp"
             )
+
+
+def held_back(threshold: int, oldest: int) -> int:
+    """Return how far versions may be collected, beside the oldest protected timestamp (0: none).
+
+    A client that never ends does not keep versions for ever (``PROTECTED_SECONDS_MAX``).
+    """
+    if not oldest:
+        return threshold
+    return min(threshold, max(oldest, threshold - from_seconds(PROTECTED_SECONDS_MAX)))
 
 
 # --- positions ------------------------------------------------------------------------------------
@@ -414,9 +455,9 @@ class PositionRecords:
             )
             oldest = min(kept, default=ctx.timestamp)
             ctx.scratch[PositionRecords] = ctx.timestamp, oldest
-        limit = self._protections.limit(min(threshold, oldest))
+        limit = self._protections.limit(threshold)
         heard = self.limit_as_heard
-        return limit if heard is None else heard(limit, ctx.timestamp)
+        return int(min(oldest, limit if heard is None else heard(limit, ctx.timestamp)))
 
     def remove_those_over(self, ctx: Evaluation) -> None:
         """Delete the records of positions whose time is over, if this is the root."""

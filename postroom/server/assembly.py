@@ -319,15 +319,16 @@ def _observe_bounds(hosted: HostedRange, replica: Replica, node: AssembledNode) 
 
 
 def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> ProtectionTeller:
-    """Return the service that tells the protections of the root to other nodes."""
+    """Return the service that tells the protections of the root."""
 
     def has_listeners() -> bool:
         return len(node.replicas.hosted) > 1 and len(root.group.members) > 1
 
-    kept_seconds = max(node.options.gc_ttl_seconds, RECORD_SECONDS)
     return ProtectionTeller(
-        root.protections, hosted.upkeep, node.tasks.sleep, has_listeners, kept_seconds
-    )
+        root.protections, hosted.upkeep, node.tasks.sleep, node.clock.reading, has_listeners,
+        is_alone=node.options.rests_alone,
+        kept_seconds=max(node.options.gc_ttl_seconds, RECORD_SECONDS),
+    )  # fmt: skip
 
 
 def _services(

@@ -222,6 +222,22 @@ def test_one_client_protects_only_so_many_moments(target: Target) -> None:
     target.check_alive()
 
 
+def test_one_client_leaves_room_for_others_to_protect(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.ranges.protections.PROTECTIONS_MAX", 100)
+    now = Attacker(target, b"first").result(Now())
+    protected = []
+    for number in range(5):
+        attacker = Attacker(target, b"a%d" % number)
+        for each in range(100):  # timestamps count, however often they are protected
+            attacker.ask(Protect(now - each - 1000 * number))
+        target.until(lambda here=attacker: here.read() >= 0 and here.session.reading)
+        protected.append(100 - len(attacker.failures))
+    assert protected == [50, 25, 13, 6, 3]
+    target.check_alive()
+
+
 def whole(attacker: Attacker) -> int:
     """Take timestamps as a whole until one is refused; return how many were given."""
     asked: list[int] = []

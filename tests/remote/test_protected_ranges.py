@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from postroom.errors import SnapshotTooOld
-from postroom.ranges.protection_news import ProtectionNews, limit_as_heard
+from postroom.ranges.protection_news import (
+    ProtectionNews,
+    ProtectionTeller,
+    TellProtections,
+    limit_as_heard,
+)
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Get, Now, Protect, Unprotect
 from tests.client.stores import Store
@@ -101,6 +106,96 @@ def test_a_protection_holds_in_ranges_of_other_nodes() -> None:
     nodes.close()
 
 
+@pytest.fixture
+def nodes() -> Iterator[ThreeNodes]:
+    """Return three nodes, of which the first one leads both ranges."""
+    made = ThreeNodes()
+    made.turn_seconds = 0.02
+    made.lead(1, 1)
+    made.lead(2, 1)
+    yield made
+    made.close()
+
+
+def protected_and_overwritten(nodes: ThreeNodes) -> tuple[Streams, int]:
+    """Return a client, and a timestamp that it has protected; all nodes have a record of it."""
+    client = Streams(nodes)
+    client.ask(Now())
+    for number, key in enumerate(KEYS, 1):
+        client.put(number, key, b"old")
+    protected = client.ask(Protect())
+    for number, key in enumerate(KEYS, 3):
+        client.put(number, key, b"new")
+    client.pass_time(KEPT_SECONDS)
+    return client, protected
+
+
+def pass_time_without_clients(nodes: ThreeNodes, seconds: float) -> None:
+    end = nodes.clock.seconds + seconds
+    nodes.until(lambda: nodes.clock.seconds >= end, seconds + 1)
+
+
+def test_a_protection_outlives_the_leader_until_its_client_has_come_back(
+    nodes: ThreeNodes,
+) -> None:
+    _, protected = protected_and_overwritten(nodes)
+    nodes.crash(1)
+    pass_time_without_clients(nodes, 40.0)
+    other = Streams(nodes)
+    assert [other.ask(Get(key, protected)).value for key in KEYS] == [b"old", b"old"]
+
+
+def test_a_protection_of_a_vanished_client_ends_under_the_next_leader(nodes: ThreeNodes) -> None:
+    _, protected = protected_and_overwritten(nodes)
+    nodes.crash(1)
+    pass_time_without_clients(nodes, 90.0)
+    other = Streams(nodes)
+    for key in KEYS:
+        with pytest.raises(SnapshotTooOld):
+            other.ask(Get(key, protected))
+
+
+class _Pause(Exception):
+    """The end of the rounds that a test wants."""
+
+
+def told(rounds: list[int], *, is_alone: bool, has_listeners: bool) -> list[int]:
+    """Return after which rounds something was told, of rounds with an oldest timestamp each."""
+    protections, found = Protections(), list[int]()
+    protections.inherited = 5
+    number = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal number
+        if number == len(rounds):
+            raise _Pause
+        protections.clear()
+        protections.inherited = rounds[number]
+        number += 1
+
+    async def send(_: TellProtections) -> None:
+        found.append(number)
+
+    teller = ProtectionTeller(
+        protections, send, sleep, lambda: NOW, lambda: has_listeners,
+        is_alone=is_alone, kept_seconds=75.0,
+    )  # fmt: skip
+    with pytest.raises(_Pause):
+        teller.run().send(None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "has_listeners", "expected"),
+    [(True, False, []), (False, False, [2, 3, 5]), (False, True, [1, 2, 3, 4, 5])],
+)
+def test_a_node_without_listeners_tells_what_has_changed(
+    is_alone: bool, has_listeners: bool, expected: list[int]
+) -> None:
+    rounds = [5, 7, 0, 0, 9]
+    assert told(rounds, is_alone=is_alone, has_listeners=has_listeners) == expected
+
+
 def test_the_protected_present_is_after_all_that_was_acknowledged_in_any_range() -> None:
     nodes = ThreeNodes()
     nodes.lead(1, 1)
@@ -117,8 +212,9 @@ def test_the_protected_present_is_after_all_that_was_acknowledged_in_any_range()
     nodes.close()
 
 
-NOW = 1_000_000 << 16
 SECOND = 1000 << 16
+WEEK = 7 * 86_400 * SECOND
+NOW = 9 * WEEK
 
 
 @pytest.mark.parametrize(
@@ -128,9 +224,9 @@ SECOND = 1000 << 16
         (None, False, 0),
         (ProtectionNews(0, NOW - 10 * SECOND), False, NOW - 75 * SECOND),
         (ProtectionNews(0, NOW - 40 * SECOND), False, NOW - 85 * SECOND),
-        (ProtectionNews(7, NOW - 10 * SECOND), False, 7),
-        (ProtectionNews(7, NOW - 10 * SECOND), True, 7),
-        (ProtectionNews(7, NOW - 70 * SECOND), True, NOW - 75 * SECOND),
+        (ProtectionNews(NOW - 99 * SECOND, NOW - 10 * SECOND), False, NOW - 99 * SECOND),
+        (ProtectionNews(NOW - 99 * SECOND, NOW - 10 * SECOND), True, NOW - 75 * SECOND),
+        (ProtectionNews(7, NOW), False, NOW - 75 * SECOND - WEEK),
         (ProtectionNews(NOW, NOW), False, NOW - 75 * SECOND),
     ],
 )

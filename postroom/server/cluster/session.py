@@ -471,8 +471,8 @@ class Session:
             self._replicas.charge(request.steps)
             self._say((number, self._node.describe()), 1024)
             return
-        if type(request) is Protect and self._protected.count >= (
-            self._admission.limits.stream_protections_max
+        if type(request) is Protect and self._protected.count >= min(
+            self._admission.limits.stream_protections_max, self._protected.free
         ):
             self._fail(number, too_many_protections(self._protected.count))
             return

@@ -302,6 +302,11 @@ class ClientProtections:
     def __bool__(self) -> bool:
         return bool(self._timestamps)
 
+    @property
+    def free(self) -> int:
+        """Return how many more can be protected: no client has more than are left for others."""
+        return self._replicas.by_id(ROOT_ID).protections.free
+
     def asks(self, request: Protect | Unprotect) -> None:
         """Note that the client has asked for that, and is not answered yet."""
         if type(request) is Protect:
