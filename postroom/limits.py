@@ -478,6 +478,10 @@ AUDITED_CHANGES_MAX: Final = 1_000
 """The changes of grants in the audit log; a newer one replaces the oldest."""
 AUDITED_REFUSALS_MAX: Final = 1_000
 """The refusals in the audit log, which are counted, and never take the place of changes."""
+AUDITED_ACTIONS_MAX: Final = 1_000
+"""The actions on the pages in the audit log, which never take the place of changes or refusals."""
+ACTIONS_TOLD_MAX: Final = 64
+"""The actions that a process adds to the audit log at a time."""
 AUDITED_CHARACTERS_MAX: Final = 400
 """The length of the description in an entry of the audit log."""
 REFUSALS_TOLD_MAX: Final = 64

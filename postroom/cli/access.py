@@ -136,7 +136,7 @@ def audit_log(
         int, typer.Option("--limit", metavar="N", min=1, help="Print N entries at most.")
     ] = 100,
 ) -> None:
-    """Print who changed rights, and which requests were refused; the newest at the end.
+    """Print who changed rights, acted on the pages, or was refused; the newest at the end.
 
     A line is: when, who, action, how often, what. Like refusals are counted together, for some
     seconds.

@@ -16,7 +16,7 @@ import typer
 
 from postroom.cli.gateway import ListenCertificate, ListenKey, TokenFile, checked_address
 from postroom.cli.options import StoreOptions, on_a_store
-from postroom.web import actions, app, check_libraries
+from postroom.web import app, audit, check_libraries
 from postroom.web.limits import CONNECTIONS_MAX, HEAD_BYTES_MAX
 
 IDLE_SECONDS = 5
@@ -61,8 +61,8 @@ def web(
             param_hint="--listen",
         )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    actions.log.setLevel(logging.INFO)
-    role_of = None if token_file is None else _role_of(token_file)
+    audit.log.setLevel(logging.INFO)
+    client_of = None if token_file is None else _client_of(token_file)
     store.check_folder()
     from postroom.server.cluster.listener import bound  # noqa: PLC0415 - slow to load
 
@@ -70,7 +70,7 @@ def web(
     try:
         with store.open_for(codec, create=False) as db:
             hosts = {name, f"[{name}]", "localhost", "127.0.0.1", "[::1]", *(host or ())}
-            pages = app(db, role_of=role_of, payloads=payloads, hosts=hosts)
+            pages = app(db, client_of=client_of, payloads=payloads, hosts=hosts)
             scheme = "http" if listen_tls_key is None else "https"
             files = {"ssl_certfile": listen_tls_certificate, "ssl_keyfile": listen_tls_key}
             _serve(pages, sockets, files, f"ready {scheme}://{listen}/")
@@ -86,16 +86,16 @@ def _is_loopback(name: str) -> bool:
         return name == "localhost"
 
 
-def _role_of(token_file: Path) -> Callable[[str], str | None]:
+def _client_of(token_file: Path) -> Callable[[str], tuple[str, str] | None]:
     from postroom.server.cluster.access import Tokens  # noqa: PLC0415 - slow to load
 
     tokens = Tokens(token_file)
 
-    def role_of(token: str) -> str | None:
-        role = tokens.role_of(token)
-        return None if role is None else role.value
+    def client_of(token: str) -> tuple[str, str] | None:
+        line = tokens.line_of(token)
+        return None if line is None else (line.role.value, line.name)
 
-    return role_of
+    return client_of
 
 
 def _serve(pages: Any, sockets: list[Any], files: dict[str, Any], ready: str) -> None:

@@ -5,12 +5,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
 from postroom.client import arguments
 from postroom.client.sender import Sender
-from postroom.limits import CLIENT_NAME_CHARACTERS_MAX, QUEUE_NAME_BYTES_MAX
-from postroom.ranges.access import Grant, GrantRights, ReadGrants, RevokeRights
-from postroom.ranges.audit import AuditEntry, ReadAuditLog
-from postroom.ranges.rights import EVERY_VERB, Verb
+from postroom.limits import (
+    AUDITED_CHARACTERS_MAX,
+    CLIENT_NAME_CHARACTERS_MAX,
+    QUEUE_NAME_BYTES_MAX,
+)
+from postroom.ranges.access import Grant, GrantRights, ReadGrants, RevokeRights, granted_by
+from postroom.ranges.audit import AuditEntry, NoteActions, NotedAction, ReadAuditLog
+from postroom.ranges.contract import Role
+from postroom.ranges.rights import EVERY_VERB, Granted, Rights, Verb
+
+NotedWord: TypeAlias = Literal["done", "failed", "refused"]
 
 
 class AccessCalls:
@@ -98,6 +108,38 @@ class AccessCalls:
         request = ReadAuditLog(arguments.count(limit, "limit"))
         found: list[AuditEntry] = await self._sender.send(request)
         return found
+
+    # --- for processes that act for several clients
+
+    @staticmethod
+    def rights(role: str, grants: Iterable[Grant]) -> Rights:
+        """Return the rights of a client with a role and some grants; ``as_client`` takes them.
+
+        Args:
+            role: ``none``, ``read``, ``write`` or ``admin``.
+            grants: the grants of its name.
+
+        Raises:
+            Invalid: there is no such role.
+        """
+        own = (Granted(each.granted, each.prefix, each.queue) for each in grants)
+        return Rights([*granted_by(Role.named(role)), *own])
+
+    async def note(self, actions: Sequence[tuple[str, NotedWord, str, int]]) -> None:
+        """Add actions that this process did for others, or refused, to the audit log.
+
+        Args:
+            actions: who asked; ``done``, ``failed`` or ``refused``; what; how often.
+
+        Raises:
+            Unavailable, CommitUnknown: see ``put``.
+            AccessDenied: this client is no administrator.
+        """
+        noted = [
+            NotedAction(by[:CLIENT_NAME_CHARACTERS_MAX], word, what[:AUDITED_CHARACTERS_MAX], times)
+            for by, word, what, times in actions
+        ]
+        await self._sender.send(NoteActions(noted))
 
 
 def _queue(name: str) -> str:

@@ -17,6 +17,7 @@ from postroom.client.bulk import BulkOfDatabase
 from postroom.client.codec import resolve
 from postroom.client.commits import alone, commit_one
 from postroom.client.functions import check_quickly
+from postroom.client.limited import LimitedSender, limited_status
 from postroom.client.pages import (
     Page,
     Snapshot,
@@ -35,6 +36,7 @@ from postroom.counted import counted
 from postroom.errors import ConditionFailed, Error, NotInTransaction, Unavailable, shorten
 from postroom.kv.clock import Timestamp
 from postroom.limits import KEY_BYTES_MAX, TRANSACTION_SECONDS_MAX
+from postroom.messaging.requests import ReadCounters
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     CommittedChanges,
@@ -50,6 +52,7 @@ from postroom.ranges.requests import (
     Unprotect,
     Value,
 )
+from postroom.ranges.rights import Rights
 
 LEFT_SECONDS_MIN: Final = 0.001
 """The least time-out of a request of a watch, in seconds."""
@@ -403,6 +406,18 @@ class CoreDatabase(
     def as_stored(self) -> Self:
         """Return the same store with packed values, for layers on top."""
         return type(self)(self._sender, resolve(None), self._status, self._close)
+
+    def as_client(self, rights: Rights) -> Self:
+        """Return the same store as a client with some rights may use it, for layers on top.
+
+        A call that needs more raises ``AccessDenied``, and nothing is sent.
+
+        Args:
+            rights: those that ``access.rights`` returns.
+        """
+        sender = LimitedSender(self._sender, rights)
+        status = limited_status(sender, ReadCounters(), self._status)
+        return type(self)(sender, self.codec, status, self._close)
 
     def as_a(self, subclass: type[D]) -> D:
         """Return the same store as an object of a subclass, which has the calls of layers.

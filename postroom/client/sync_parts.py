@@ -81,6 +81,7 @@ class AccessCalls(SyncForm[access.AccessCalls]):
     revoke = blocking(access.AccessCalls.revoke)
     grants = blocking(access.AccessCalls.grants)
     audit_log = blocking(access.AccessCalls.audit_log)
+    note = blocking(access.AccessCalls.note)
 
 
 class Bulk(SyncForm[bulk_calls.Bulk]):

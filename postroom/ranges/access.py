@@ -29,7 +29,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from postroom.errors import Invalid, shorten
+from postroom.errors import AccessDenied, Invalid, shorten
 from postroom.kv import keys
 from postroom.limits import (
     CLIENT_NAME_CHARACTERS_MAX,
@@ -196,6 +196,26 @@ class Grants:
     def of(self, name: str) -> Iterable[Granted]:
         """Return the grants of a name; none for the empty one, of clients that have no name."""
         return self._by_name.get(name, ())
+
+
+_BUT_ADMIN: Final = EVERY_VERB & ~Verb.ADMIN
+_VERBS: Final = {
+    Role.NONE: Verb(0), Role.READ: Verb.READ, Role.WRITE: _BUT_ADMIN, Role.ADMIN: EVERY_VERB
+}  # fmt: skip
+"""The verbs that each role allows, on every key and every queue."""
+
+
+def granted_by(role: Role) -> list[Granted]:
+    """Return the grants that a role amounts to."""
+    return [Granted(_VERBS[role]), Granted(_VERBS[role], queue=EVERY_QUEUE)]
+
+
+def lacking(what: str) -> AccessDenied:
+    """Return the error for a client that lacks a right."""
+    return AccessDenied(
+        f"this client lacks the right {what}; nothing was done: ask an administrator to grant it "
+        "('postroom access grant')"
+    )
 
 
 def register(registry: Registry) -> None:

@@ -1,32 +1,37 @@
-"""The audit log: who changed the rights of clients, and which requests were refused.
+"""The audit log: who changed the rights of clients, what was refused, and actions on the pages.
 
 ::
 
     03 <root> 05 "audited changes"       →  how many there ever were
     03 <root> 05 "audit change " <slot>  →  an entry; slot = its number % AUDITED_CHANGES_MAX
     03 <root> 05 "audited refusals" ...     the same, for refusals
+    03 <root> 05 "audited actions" ...      the same, for actions
 
-There are two rings of records at the root. A new entry takes the place of the oldest one, in the
+There are three rings of records at the root. A new entry takes the place of the oldest one, in the
 write that it speaks of. Refusals have a ring of their own: no client can push the changes out.
-Nodes count refusals in memory, and tell them now and then (``NoteRefusals``).
+Nodes count refusals in memory, and tell them now and then (``NoteRefusals``). A process that acts
+for its visitors tells what it has done for them, or refused (``NoteActions``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
 from postroom.kv import keys
 from postroom.limits import (
+    ACTIONS_TOLD_MAX,
+    AUDITED_ACTIONS_MAX,
     AUDITED_CHANGES_MAX,
     AUDITED_CHARACTERS_MAX,
     AUDITED_REFUSALS_MAX,
+    CLIENT_NAME_CHARACTERS_MAX,
     REFUSALS_TOLD_MAX,
 )
-from postroom.ranges.contract import ROOT_ID, ConcernsRoot, Maintenance, Read, Role
+from postroom.ranges.contract import ROOT_ID, Command, ConcernsRoot, Maintenance, Read, Role
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import Count
@@ -35,6 +40,8 @@ from postroom.ranges.rights import Verb
 GRANTED: Final = "granted"
 REVOKED: Final = "revoked"
 REFUSED: Final = "refused"
+DONE: Final = "done"
+FAILED: Final = "failed"
 
 
 class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,7 +51,7 @@ class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         at: its timestamp.
         by: the client: the name of its token or certificate, or its host; empty: the store's own
             process.
-        action: ``granted``, ``revoked`` or ``refused``.
+        action: ``granted``, ``revoked``, ``refused``, ``done`` or ``failed``.
         what: a description.
         times: how often it happened, since the entry of the same kind before.
     """
@@ -71,6 +78,42 @@ class NoteRefusals(ConcernsRoot, Maintenance, frozen=True, tag="note_refusals"):
     since: ClassVar = 2
 
     refusals: Annotated[list[RefusedRequests], msgspec.Meta(max_length=2 * REFUSALS_TOLD_MAX + 1)]
+
+
+class NotedAction(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An action that a process did for somebody, or did not do.
+
+    Attributes:
+        by: who asked for it.
+        action: ``done``, ``failed`` or ``refused``.
+        what: a description.
+        times: how often.
+    """
+
+    by: Annotated[str, msgspec.Meta(min_length=1, max_length=CLIENT_NAME_CHARACTERS_MAX)]
+    action: Literal["done", "failed", "refused"]
+    what: Annotated[str, msgspec.Meta(max_length=AUDITED_CHARACTERS_MAX)]
+    times: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class NoteActions(ConcernsRoot, Command, frozen=True, tag="note_actions"):
+    """A request of an administrator to add actions to the audit log.
+
+    Attributes:
+        actions: the actions.
+        through: the name of the client. The node that serves it sets it, whatever it is.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 2
+    verbs: ClassVar = (Verb.ADMIN,)
+    role: ClassVar = Role.ADMIN
+    may_end_unknown: ClassVar = True
+    frees_room: ClassVar = True  # it needs next to none
+    is_served_in_restore: ClassVar = False
+
+    actions: Annotated[list[NotedAction], msgspec.Meta(max_length=ACTIONS_TOLD_MAX)]
+    through: str = ""
 
 
 class ReadAuditLog(ConcernsRoot, Read, frozen=True, tag="read_audit_log"):
@@ -118,6 +161,7 @@ class _Ring:
 
 _CHANGES: Final = _Ring("change", AUDITED_CHANGES_MAX)
 _REFUSALS: Final = _Ring("refusal", AUDITED_REFUSALS_MAX)
+_ACTIONS: Final = _Ring("action", AUDITED_ACTIONS_MAX)
 
 
 def add_change(ctx: Evaluation, by: str, action: str, what: str) -> None:
@@ -128,6 +172,7 @@ def add_change(ctx: Evaluation, by: str, action: str, what: str) -> None:
 def register(registry: Registry) -> None:
     """Register the evaluators at the root."""
     registry.commands[NoteRefusals] = _note
+    registry.commands[NoteActions] = _note_actions
     registry.reads[ReadAuditLog] = _read
 
 
@@ -138,6 +183,20 @@ def _note(ctx: Evaluation, request: NoteRefusals) -> None:
     )
 
 
+def _note_actions(ctx: Evaluation, request: NoteActions) -> None:
+    """Add actions that were done to their ring, and all others to that of refusals."""
+    through = f" through {request.through}" if request.through else ""
+    added: dict[_Ring, list[AuditEntry]] = {_ACTIONS: [], _REFUSALS: []}
+    for each in request.actions:
+        ring = _ACTIONS if each.action == DONE else _REFUSALS
+        by = each.by + through
+        added[ring].append(AuditEntry(ctx.timestamp, by, each.action, each.what, each.times))
+    for ring, entries in added.items():
+        if entries:
+            ring.add(ctx, entries)
+
+
 def _read(view: View, request: ReadAuditLog) -> list[AuditEntry]:
-    entries = sorted(chain(_CHANGES.read(view), _REFUSALS.read(view)), key=lambda each: each.at)
+    every = chain(_CHANGES.read(view), _REFUSALS.read(view), _ACTIONS.read(view))
+    entries = sorted(every, key=lambda each: each.at)
     return entries[-request.entries_max :] if request.entries_max else []

@@ -147,6 +147,11 @@ class Rights:
                 return f"{' or '.join(map(repr, verb_names(need.verb)))} on {missing}"
         return None if self._others is None else self._others.lacks(request)
 
+    def may(self, verb: str, queue: str = "") -> bool:
+        """Return whether it has a verb on a queue; without a queue, on every key and queue."""
+        spans = () if queue else (EVERY_KEY,)
+        return self._missing(Need(Verb.named(verb), (), spans, queue or EVERY_QUEUE)) is None
+
     def _missing(self, need: Need) -> str | None:
         """Return the part of a need that is not met, in words."""
         verb, keys, spans, queue = need

@@ -48,7 +48,7 @@ def check_libraries() -> None:
 def app(
     db: postroom.Database | postroom.aio.Database,
     *,
-    role_of: Callable[[str], str | None] | None = None,
+    client_of: Callable[[str], tuple[str, str] | None] | None = None,
     payloads: bool = False,
     hosts: Collection[str] = (),
 ) -> Starlette:
@@ -59,11 +59,13 @@ def app(
 
     Args:
         db: the store. It stays open: its opener closes it.
-        role_of: returns the role of a token (``"read"``, ``"write"`` or ``"admin"``), or ``None``.
-            Visitors then log in with a token. Without it each visitor may do everything: the
-            application that mounts the pages decides who reaches them.
-        payloads: whether values and payloads are shown. Only an admin sees them otherwise, and
-            nobody does if ``role_of`` is not given.
+        client_of: returns the role of a token (``"none"``, ``"read"``, ``"write"``, ``"admin"``)
+            and its name, or ``None``. Visitors then log in with a token, and may do what its role
+            and the grants to its name allow; ``db`` must be an administrator's. Without it each
+            visitor may do everything: the application that mounts the pages decides who reaches
+            them.
+        payloads: whether values and payloads are shown. Only one who may administer everything
+            sees them otherwise, and nobody does if ``client_of`` is not given.
         hosts: the names by which browsers may reach the pages. It keeps out pages of others whose
             name leads here (DNS rebinding). Empty: any.
 
@@ -73,7 +75,7 @@ def app(
     check_libraries()
     from postroom.web.application import make  # noqa: PLC0415 - slow to load
 
-    return make(db, role_of=role_of, payloads=payloads, hosts=hosts)
+    return make(db, client_of=client_of, payloads=payloads, hosts=hosts)
 
 
 __all__ = ["app", "check_libraries"]

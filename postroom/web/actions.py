@@ -1,11 +1,10 @@
 """The actions: what a visitor may change. Each is one call of the store, for chosen messages.
 
-Each action is logged, refused ones too: who, what, how many, what became of it.
+The audit log tells each action, refused ones too: who, what, for which messages (:mod:`.audit`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,9 +12,7 @@ from typing import Final
 
 import postroom.aio
 from postroom.web.asked import BadRequest
-from postroom.web.limits import CHOSEN_MAX
-
-log = logging.getLogger("postroom.web.actions")
+from postroom.web.limits import CHOSEN_CHARACTERS_MAX, CHOSEN_MAX
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,12 @@ class Chosen:
 
     ids: list[str]
     queue: str = ""
+
+    def told(self, name: str) -> str:
+        """Return an action with its messages, for the audit log."""
+        where = f" in the queue {self.queue[:60]!r}" if self.queue else ""
+        ids = ", ".join(self.ids)[:CHOSEN_CHARACTERS_MAX]
+        return f"{name}{where}: {ids}" if ids else f"{name}{where}"
 
     def check(self, action: Action) -> None:
         """Check that an action can be done.
@@ -68,14 +71,12 @@ class Action:
 
     Attributes:
         act: does it; returns how many messages it concerned.
-        role: the role that may do it.
         done: tells how many messages it concerned, for people.
         of_messages: whether messages must be chosen.
         of_queue: whether it concerns a queue.
     """
 
     act: Act
-    role: str
     done: str
     of_messages: bool = True
     of_queue: bool = False
@@ -114,19 +115,15 @@ async def _cancel_in_queue(db: postroom.aio.Database, chosen: Chosen) -> int:
 
 
 ACTIONS: Final = {
-    "replay": Action(_replay, "write", "{} dead letters are tried again."),
-    "discard": Action(_discard, "write", "{} dead letters were given up for good."),
-    "cancel": Action(_cancel, "write", "{} messages and updates were cancelled."),
+    "replay": Action(_replay, "{} dead letters are tried again."),
+    "discard": Action(_discard, "{} dead letters were given up for good."),
+    "cancel": Action(_cancel, "{} messages and updates were cancelled."),
     "queue-replay": Action(
-        _replay_in_queue, "write", "{} messages of the queue are tried again.", of_queue=True
+        _replay_in_queue, "{} messages of the queue are tried again.", of_queue=True
     ),
     "queue-cancel": Action(
-        _cancel_in_queue, "write", "{} messages of the queue were cancelled.", of_queue=True
+        _cancel_in_queue, "{} messages of the queue were cancelled.", of_queue=True
     ),
-    "queue-pause": Action(
-        _pause, "admin", "The queue is paused.", of_messages=False, of_queue=True
-    ),
-    "queue-resume": Action(
-        _resume, "admin", "The queue goes on.", of_messages=False, of_queue=True
-    ),
+    "queue-pause": Action(_pause, "The queue is paused.", of_messages=False, of_queue=True),
+    "queue-resume": Action(_resume, "The queue goes on.", of_messages=False, of_queue=True),
 }

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 import jinja2
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -20,17 +21,20 @@ from starlette.staticfiles import StaticFiles
 
 import postroom
 import postroom.aio
-from postroom.errors import Error, Invalid
-from postroom.web.actions import ACTIONS, Chosen, log
+from postroom.errors import AccessDenied, Error, Invalid
+from postroom.web.actions import ACTIONS, Action, Chosen
 from postroom.web.asked import Asked, BadRequest
+from postroom.web.audit import AuditLog, log
 from postroom.web.guard import Guard
 from postroom.web.history import History
 from postroom.web.limits import BODY_BYTES_MAX, SESSION_SECONDS_MAX
 from postroom.web.openapi import described
 from postroom.web.reading import PageReader
+from postroom.web.rights import KnownRights
 from postroom.web.store import NotKnown, OpenStore
 from postroom.web.table import PAGES, WebPage
-from postroom.web.visitors import COOKIE, Visitor, Visitors
+from postroom.web.texts import name_of
+from postroom.web.visitors import COOKIE, ClientOf, Visitor, Visitors, host_of_client
 
 HERE: Final = Path(__file__).parent
 Handler = Callable[[Request], Awaitable[Response]]
@@ -48,12 +52,12 @@ def make(
     db: postroom.Database | postroom.aio.Database,
     *,
     wall_seconds: Callable[[], float] = time.time,  # noqa: TID251 - passed in by tests
-    role_of: Callable[[str], str | None] | None,
+    client_of: ClientOf | None,
     payloads: bool,
     hosts: Collection[str],
 ) -> Starlette:
     """Return the application; see :func:`postroom.web.app`."""
-    pages = PageHandlers(OpenStore(db), Visitors(role_of), wall_seconds, payloads=payloads)
+    pages = PageHandlers(OpenStore(db), Visitors(client_of), wall_seconds, payloads=payloads)
     routes: list[Any] = [Mount("/static", StaticFiles(directory=HERE / "static"), name="static")]
     for page in PAGES:
         if page.title:
@@ -83,6 +87,8 @@ class PageHandlers:
     ) -> None:
         self._store = store
         self._visitors = visitors
+        self._rights = KnownRights(store)
+        self._audit = AuditLog(store)
         self._payloads = payloads
         self._history = History(wall_seconds)
         loader = jinja2.FileSystemLoader(HERE / "templates")
@@ -90,6 +96,7 @@ class PageHandlers:
             loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
         )  # fmt: skip
+        self._templates.globals["name_of"] = name_of
 
     # --- checks and refusals
 
@@ -98,52 +105,67 @@ class PageHandlers:
 
         async def handled(request: Request) -> Response:
             try:
-                return await handler(request)
+                response = await handler(request)
             except Refused as refused:
-                return self._refusal(request, refused.status, str(refused))
+                response = self._refusal(request, refused.status, str(refused))
             except (BadRequest, Invalid) as error:
-                return self._refusal(request, 400, str(error))
+                response = self._refusal(request, 400, str(error))
+            except AccessDenied as error:
+                response = self._refusal(request, 403, str(error))
             except (NotKnown, Error) as error:
-                return self._refusal(request, 503, str(error))
+                response = self._refusal(request, 503, str(error))
+            if self._audit.is_due():
+                response.background = BackgroundTask(self._audit.tell)  # the visitor does not wait
+            return response
 
         return handled
 
     def _refusal(self, request: Request, status: int, reason: str) -> Response:
         if _wants_json(request):
             return JSONResponse({"error": reason}, status)
-        visitor = self._visitors.of(request)
         if status == 401:
             return RedirectResponse(f"{_root(request)}/login", 303)
+        visitor = getattr(request.state, "visitor", None)
         return self._shown(request, visitor, "refused.html", "Not done", {"reason": reason}, status)
 
-    def _visitor(self, request: Request, role: str = "read") -> Visitor:
+    async def _visitor(self, request: Request) -> Visitor:
+        """Return the visitor of a request, with its rights."""
         visitor = self._visitors.of(request)
         if visitor is None:
             raise Refused(401, "a token is needed; nothing was done")
-        if not visitor.may(role):
-            raise Refused(403, f"this needs the role {role}; nothing was done")
+        if self._visitors.log_in:
+            visitor = await self._rights.given(visitor)
+        request.state.visitor = visitor
         return visitor
 
-    def _reader(self, request: Request, visitor: Visitor) -> PageReader:
+    async def _read(self, page: WebPage, request: Request) -> tuple[Visitor, dict[str, Any]]:
+        """Return the visitor of a page, and the contents that it may see."""
+        visitor = await self._visitor(request)
+        asked = Asked(request.query_params)
+        queue = asked.text("queue") if "queue" in page.parameters else ""
+        if page.verb and not visitor.may(page.verb, queue):
+            raise Refused(
+                403, f"your token lacks the right {page.verb!r} to this; nothing was done"
+            )
         shows = self._payloads or (self._visitors.log_in and visitor.may("admin"))
-        return PageReader(self._store, Asked(request.query_params), self._history, shows)
+        store = self._store.as_client(visitor.rights)
+        return visitor, await page.read(PageReader(store, asked, self._history, shows))
 
     # --- looking
 
     async def page(self, page: WebPage, request: Request) -> Response:
         """Return a page."""
-        visitor = self._visitor(request, page.role)
-        found = await page.read(self._reader(request, visitor))
+        visitor, found = await self._read(page, request)
         return self._shown(request, visitor, page.template, page.title, found)
 
     async def contents(self, page: WebPage, request: Request) -> Response:
         """Return the contents of a page as JSON."""
-        visitor = self._visitor(request, page.role)
-        return JSONResponse(await page.read(self._reader(request, visitor)))
+        _, found = await self._read(page, request)
+        return JSONResponse(found)
 
     async def description(self, request: Request) -> Response:
         """Return the description of the JSON."""
-        self._visitor(request)
+        await self._visitor(request)
         return JSONResponse(described(postroom.__version__))
 
     def _shown(
@@ -166,33 +188,43 @@ class PageHandlers:
 
     async def act(self, request: Request) -> Response:
         """Do an action, if the visitor may."""
-        visitor, name = self._visitor(request), request.path_params["name"]
+        visitor, name = await self._visitor(request), request.path_params["name"]
         fields = await _fields(request)
         action = ACTIONS.get(name)
         if action is None:
             raise Refused(404, f"there is no action {name[:40]!r}; nothing was done")
         chosen = Chosen(fields.get("id", fields.get("ids", [])), _first(fields, "queue"))
-        what = f"{name} of {len(chosen.ids)} {chosen.queue!r}"
         proof = request.headers.get("x-csrf-token") or _first(fields, "proof")
-        if not self._visitors.is_proven(visitor, proof):
-            log.warning("%s: %s was refused: the form is not of this session", visitor.named, what)
-            raise Refused(403, "this form is not of your session; nothing was done: load the page")
-        if not visitor.may(action.role):
-            log.warning(
-                "%s: %s was refused: it needs the role %s", visitor.named, what, action.role
-            )
-            raise Refused(403, f"this needs the role {action.role}; nothing was done")
-        chosen.check(action)
+        what = chosen.told(name)
         try:
-            number = await self._store.act(lambda db: action.act(db, chosen))
-        except (BadRequest, NotKnown, Error, ValueError) as error:
-            log.warning("%s: %s has failed: %s", visitor.named, what, error)
-            raise BadRequest(str(error)) if isinstance(error, ValueError) else error from None
-        log.info("%s: %s was done: %d", visitor.named, what, number)
+            self._check_proof(visitor, proof)
+            number = await self._done(visitor, action, chosen)
+        except (Refused, AccessDenied) as error:
+            self._audit.not_done(visitor.named, "refused", what, error)
+            raise error from None
+        except (BadRequest, NotKnown, Error) as error:
+            self._audit.not_done(visitor.named, "failed", what, error)
+            raise error from None
+        untold = await self._audit.done(visitor.named, f"{number} by {what}")
         done = action.done.format(number)
+        if untold:
+            done += f" The audit log was not told: {untold}"
         if _wants_json(request):
             return JSONResponse({"done": done, "number": number})
         return self._shown(request, visitor, "done.html", "Done", {"done": done})
+
+    def _check_proof(self, visitor: Visitor, proof: str) -> None:
+        if not self._visitors.is_proven(visitor, proof):
+            raise Refused(403, "this form is not of your session; nothing was done: load the page")
+
+    async def _done(self, visitor: Visitor, action: Action, chosen: Chosen) -> int:
+        """Do an action; return how many messages it concerned."""
+        chosen.check(action)
+        store = self._store.as_client(visitor.rights)
+        try:
+            return await store.act(lambda db: action.act(db, chosen))
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
 
     # --- sessions
 
@@ -204,8 +236,7 @@ class PageHandlers:
             return self._shown(request, None, "login.html", "Log in", {"refused": False})
         name = self._visitors.begin(_first(await _fields(request), "token"))
         if name is None:
-            client = request.client.host if request.client else "unknown"
-            log.warning("%s: a token was refused", client)
+            log.warning("%s: a token was refused", host_of_client(request))
             return self._shown(request, None, "login.html", "Log in", {"refused": True}, 403)
         response = RedirectResponse(f"{_root(request)}/", 303)
         response.set_cookie(
@@ -216,7 +247,7 @@ class PageHandlers:
 
     async def logout(self, request: Request) -> Response:
         """End the session."""
-        visitor = self._visitor(request)
+        visitor = await self._visitor(request)
         if self._visitors.is_proven(visitor, _first(await _fields(request), "proof")):
             self._visitors.end(request)
         return RedirectResponse(f"{_root(request)}/", 303)

@@ -15,6 +15,21 @@ READ_SECONDS_MAX: Final = 1.8
 
 ACTION_SECONDS_MAX: Final = 20.0
 
+GRANTS_SECONDS: Final = 1.0
+"""The time after which the grants of the store are read again."""
+
+AUDIT_SECONDS: Final = 5.0
+"""The time for which refused and failed actions are counted, before the audit log is told."""
+
+AUDITED_MAX: Final = 64
+"""The most different refused and failed actions of that time; others are counted together."""
+
+AUDITED_CHARACTERS_MAX: Final = 400
+"""The most characters of such an action, and of the reason."""
+
+CHOSEN_CHARACTERS_MAX: Final = 200
+"""The most characters of the ids of chosen messages in the audit log."""
+
 READS_AT_ONCE_MAX: Final = 8
 """The most reads of the store that are under way at once, for all visitors together."""
 

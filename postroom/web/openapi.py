@@ -87,7 +87,7 @@ def _of_action(name: str, action: Action) -> dict[str, Any]:
             "200": {"description": "it was done", **_OBJECT},
             "400": {"description": "nothing was done: the request is wrong", **_ERROR},
             "401": {"description": "nothing was done: a token is missing", **_ERROR},
-            "403": {"description": "nothing was done: the role may not do it", **_ERROR},
+            "403": {"description": "nothing was done: a right is missing", **_ERROR},
             "503": {"description": "the store does not answer", **_ERROR},
         },
     }

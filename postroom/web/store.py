@@ -7,13 +7,14 @@ must not make it worse. A read that takes too long is ended, and its part of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import copy
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import postroom
 import postroom.aio
-from postroom.errors import DatabaseClosed, Error, Invalid
+from postroom.errors import AccessDenied, DatabaseClosed, Error, Invalid
 from postroom.web.limits import ACTION_SECONDS_MAX, READ_SECONDS_MAX, READS_AT_ONCE_MAX
 
 T = TypeVar("T")
@@ -36,14 +37,27 @@ class OpenStore:
     def __init__(self, db: postroom.Database | postroom.aio.Database) -> None:
         self._given = db
         self._free = asyncio.Semaphore(READS_AT_ONCE_MAX)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(READS_AT_ONCE_MAX, "postroom web")
+        self._rights: Any = None
 
-    def _db(self) -> postroom.aio.Database:
+    def as_client(self, rights: Any) -> Self:
+        """Return the same store for a visitor with some rights; ``None``: with all."""
+        limited = copy.copy(self)
+        limited._rights = rights
+        return limited
+
+    def rights(self, role: str, grants: Iterable[Any]) -> Any:
+        """Return the rights of a client with a role and some grants."""
+        return self._open().access.rights(role, grants)
+
+    def _open(self) -> postroom.aio.Database:
         if isinstance(self._given, postroom.aio.Database):
             return self._given
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(READS_AT_ONCE_MAX, "postroom web")
         return self._given.on_loop(self._threads)  # type: ignore[return-value]
+
+    def _db(self) -> postroom.aio.Database:
+        db = self._open()
+        return db if self._rights is None else db.as_client(self._rights)
 
     @property
     def codec(self) -> Any:
@@ -57,6 +71,7 @@ class OpenStore:
         Raises:
             NotKnown: the store is in trouble, or did not answer in time.
             Invalid: there is no such thing to read.
+            AccessDenied: the visitor, or this process, has no right to it.
         """
         try:
             async with asyncio.timeout(READ_SECONDS_MAX), self._free:
@@ -64,7 +79,7 @@ class OpenStore:
         except TimeoutError:
             raise NotKnown(LATE) from None
         except Error as error:
-            if isinstance(error, Invalid) and not isinstance(error, DatabaseClosed):
+            if isinstance(error, Invalid | AccessDenied) and not isinstance(error, DatabaseClosed):
                 raise  # the request is wrong, not the store
             raise NotKnown(str(error)) from error
 
@@ -72,7 +87,7 @@ class OpenStore:
         """Return a part of a page; a part that cannot be read says why, as ``unknown``."""
         try:
             return await self.read(work)
-        except (NotKnown, Invalid) as error:
+        except (NotKnown, Invalid, AccessDenied) as error:
             return {"unknown": str(error)}
 
     async def act(self, work: Work[T]) -> T:

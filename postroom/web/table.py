@@ -19,7 +19,7 @@ class WebPage:
         read: returns its contents.
         parameters: the names in its address, with what they mean.
         is_linked: whether the head of each page links to it.
-        role: the role that may see it.
+        verb: the right that it needs as a whole; empty: each call of the store is checked.
     """
 
     path: str
@@ -27,7 +27,7 @@ class WebPage:
     read: Callable[[PageReader], Awaitable[dict[str, Any]]]
     parameters: dict[str, str]
     is_linked: bool = False
-    role: str = "read"
+    verb: str = ""
 
     @property
     def template(self) -> str:
@@ -86,7 +86,11 @@ PAGES: Final = (
         is_linked=True,
     ),
     WebPage(
-        "/chart", "", overview.chart, {"queue": "the name of a queue; none: the store's numbers"}
+        "/chart",
+        "",
+        overview.chart,
+        {"queue": "the name of a queue; none: the store's numbers"},
+        verb="read",
     ),
-    WebPage("/access", "Access", access.access, {}, is_linked=True, role="admin"),
+    WebPage("/access", "Access", access.access, {}, is_linked=True, verb="admin"),
 )

@@ -6,7 +6,7 @@ import sys
 import types
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import pytest
@@ -98,6 +98,7 @@ def value_of(type_: Any, name: str) -> Any:
     if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
         return sample(plain)
     simple = {bytes: of_length(name.encode(), type_), str: name, int: 1, float: 1.0, bool: False}
+    simple |= dict.fromkeys([plain] if origin is Literal else [], of[0] if of else None)
     if isinstance(plain, TypeVar):
         return Put(b"a write", b"")
     return {} if origin is dict else simple.get(plain)

@@ -12,7 +12,7 @@ from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import CreateQueue, QueueSettings, UpdateQueue
 from postroom.messaging.requests import EnqueueUpdate
 from postroom.protocol.requests import REQUESTS, name_of
-from postroom.ranges.access import GrantRights, ReadGrants, RevokeRights
+from postroom.ranges.access import GrantRights, ReadGrants, RevokeRights, granted_by
 from postroom.ranges.contract import Maintenance, Request, Role
 from postroom.ranges.requests import (
     Accounting,
@@ -23,7 +23,7 @@ from postroom.ranges.requests import (
     Scan,
 )
 from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Granted, Rights, Verb
-from postroom.server.cluster.access import ALLOWED, granted_by
+from postroom.server.cluster.access import ALLOWED
 from tests.protocol.test_contract import keys_of, sample
 
 TABLE: Final = """
@@ -123,6 +123,7 @@ grant_rights          admin            queue
 revoke_rights         admin            queue
 read_grants           admin            keys
 read_audit_log        admin            everything
+note_actions          admin            everything
 """
 """Each request of a client, the verbs that it needs (``|``: one of them), and on what."""
 

@@ -53,7 +53,7 @@ class Visit:
     Args:
         db: the store.
         token: the token to log in with; ``None``: there are no roles.
-        role_of: see :func:`postroom.web.app`.
+        client_of: see :func:`postroom.web.app`.
         options: of :func:`postroom.web.app`.
     """
 
@@ -62,11 +62,11 @@ class Visit:
         db: postroom.Database,
         *,
         token: str | None = None,
-        role_of: Callable[[str], str | None] | None = None,
+        client_of: Callable[[str], tuple[str, str] | None] | None = None,
         **options: Any,
     ) -> None:
         self.db = db
-        self.app = postroom.web.app(db, role_of=role_of, **options)
+        self.app = postroom.web.app(db, client_of=client_of, **options)
         self.client = TestClient(self.app, follow_redirects=False)
         if token is not None:
             assert self.client.post("/login", data={"token": token}).status_code == 303
@@ -83,8 +83,9 @@ class Visit:
 
     @property
     def proof(self) -> str:
-        """Return the proof in the forms of the page of dead letters."""
-        return self.page("/dead-letters").partition('name="proof" value="')[2].partition('"')[0]
+        """Return the proof in the forms of the page of a queue."""
+        page = self.client.get("/queue?queue=mail").text  # one who may not see it may log out there
+        return page.partition('name="proof" value="')[2].partition('"')[0]
 
     def act(self, name: str, *ids: str, proof: str | None = None, **fields: str) -> Any:
         """Send the form of an action, as a page does."""

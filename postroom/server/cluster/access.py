@@ -48,9 +48,9 @@ from postroom.protocol.failures import failure_from
 from postroom.protocol.frames import Permitted
 from postroom.protocol.requests import REQUESTS
 from postroom.protocol.streams import OnBehalf
-from postroom.ranges.access import Grants
+from postroom.ranges.access import Grants, granted_by
 from postroom.ranges.contract import Request, Role
-from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Granted, Rights, Verb
+from postroom.ranges.rights import Rights
 
 ALLOWED: Final[dict[Role, frozenset[type[Request]]]] = {
     role: REQUESTS.allowed(role) for role in Role
@@ -123,18 +123,6 @@ WRITER: Final = Access()
 """The terms without files that say more."""
 
 
-_BUT_ADMIN: Final = EVERY_VERB & ~Verb.ADMIN
-_VERBS: Final = {
-    Role.NONE: Verb(0), Role.READ: Verb.READ, Role.WRITE: _BUT_ADMIN, Role.ADMIN: EVERY_VERB
-}  # fmt: skip
-"""The verbs that each role allows, on every key and every queue."""
-
-
-def granted_by(role: Role) -> list[Granted]:
-    """Return the grants that a role amounts to."""
-    return [Granted(_VERBS[role]), Granted(_VERBS[role], queue=EVERY_QUEUE)]
-
-
 def rights_of(access: Access, grants: Grants) -> Rights | None:
     """Return the rights of a client; ``None``: its role tells what it may ask for."""
     role, own = access.role, grants.of(access.name)
@@ -148,14 +136,6 @@ def rights_of(access: Access, grants: Grants) -> Rights | None:
     if has_only_role and others is None:
         return None
     return Rights([*granted_by(role), *own], others)
-
-
-def lacking(what: str) -> AccessDenied:
-    """Return the error for a client that lacks a right."""
-    return AccessDenied(
-        f"this client lacks the right {what}; nothing was done: ask an administrator to grant it "
-        "('postroom access grant')"
-    )
 
 
 def denied(role: Role, kind: type[Request]) -> AccessDenied:

@@ -59,7 +59,8 @@ from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.frames import client_of
 from postroom.protocol.requests import FIRST_REVISION, RANGES_REVISION, weight_of
-from postroom.ranges.access import GrantRights, RevokeRights
+from postroom.ranges.access import GrantRights, RevokeRights, lacking
+from postroom.ranges.audit import NoteActions
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
@@ -67,7 +68,6 @@ from postroom.server.cluster.access import (
     ALLOWED,
     WRITER,
     Access,
-    lacking,
     permitted,
     rights_of,
 )
@@ -101,7 +101,7 @@ _log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
 _UNLIKE_OTHERS: Final = frozenset(
-    {DescribeNode, GrantRights, Protect, ReapQueue, RevokeRights, Unprotect}
+    {DescribeNode, GrantRights, NoteActions, Protect, ReapQueue, RevokeRights, Unprotect}
 )
 
 
@@ -484,6 +484,8 @@ class Session:
                 by=self.access.who(self.host),
                 is_administrator=self.access.role is Role.ADMIN,
             )
+        if type(request) is NoteActions:
+            request = msgspec.structs.replace(request, through=self.access.who(self.host))
         if type(request) is Unprotect and not self._protected.may_protect(request.timestamp):
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))

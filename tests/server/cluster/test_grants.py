@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 
 from postroom.errors import AccessDenied, Invalid
 from postroom.limits import (
+    ACTIONS_TOLD_MAX,
+    AUDITED_ACTIONS_MAX,
     AUDITED_CHANGES_MAX,
+    AUDITED_CHARACTERS_MAX,
     AUDITED_REFUSALS_MAX,
     CLIENT_NAME_CHARACTERS_MAX,
     GRANTS_BYTES_MAX,
@@ -21,11 +25,19 @@ from postroom.messaging.requests import EnqueueMessage, ReapQueue
 from postroom.protocol.requests import REQUESTS, name_of
 from postroom.protocol.streams import OnBehalf
 from postroom.ranges import access, audit
-from postroom.ranges.access import ACCESS_KEY, Grant, GrantRights, Grants, RevokeRights
+from postroom.ranges.access import (
+    ACCESS_KEY,
+    Grant,
+    GrantRights,
+    Grants,
+    RevokeRights,
+    granted_by,
+)
+from postroom.ranges.audit import NoteActions, NotedAction
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.requests import Delete, Get, GetMany, Put, Scan, ScanChanges
 from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Rights, Verb
-from postroom.server.cluster.access import Access, granted_by, rights_of
+from postroom.server.cluster.access import Access, rights_of
 from postroom.server.cluster.refusals import OTHER_CLIENTS, OTHERS, TELL_SECONDS, Refusals
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -507,3 +519,36 @@ def test_old_changes_leave_the_audit_log(store: Store) -> None:
     log = store.db.access.audit_log(limit=10_000)
     assert len(log) == AUDITED_CHANGES_MAX
     assert log[-1].what == f"read on keys with b'{AUDITED_CHANGES_MAX + 2}' to 'shop'"
+
+
+def test_actions_that_a_client_did_for_others_are_told_with_its_name(
+    store: Store, sessions: Sessions
+) -> None:
+    pages = Client(store, sessions, "pages", Role.ADMIN)
+    done, refused = NotedAction("mara", "done", "3 replayed"), NotedAction("eve", "refused", "x", 9)
+    assert pages.ask(NoteActions([done, refused], through="root")) is None
+    assert [(each.by, each.action, each.times) for each in store.db.access.audit_log()] == [
+        ("eve through pages", "refused", 9), ("mara through pages", "done", 1),
+    ]  # fmt: skip
+    writer = Client(store, sessions, "writer", Role.WRITE)
+    assert kind_of(writer.ask(NoteActions([done]))) == "AccessDenied"
+
+
+def test_actions_push_neither_changes_nor_each_other_out_of_the_audit_log(store: Store) -> None:
+    store.db.access.grant("shop", "read")
+    store.db.access.note([("mara", "done", "", 1)])
+    for word, most in (("refused", AUDITED_REFUSALS_MAX), ("done", AUDITED_ACTIONS_MAX)):
+        for first in range(0, most + ACTIONS_TOLD_MAX, ACTIONS_TOLD_MAX):
+            store.db.access.note(
+                [("mara", word, f"{first + n}", 1) for n in range(ACTIONS_TOLD_MAX)]
+            )
+    log = store.db.access.audit_log(limit=10_000)
+    numbers = Counter(each.action for each in log)
+    assert numbers == {"granted": 1, "done": AUDITED_ACTIONS_MAX, "refused": AUDITED_REFUSALS_MAX}
+
+
+def test_long_names_and_descriptions_of_actions_are_cut(store: Store) -> None:
+    store.db.access.note([("n" * 9999, "failed", "w" * 9999, 1)])
+    (entry,) = store.db.access.audit_log()
+    assert len(entry.by) == CLIENT_NAME_CHARACTERS_MAX
+    assert len(entry.what) == AUDITED_CHARACTERS_MAX
