@@ -69,8 +69,7 @@ class Answering:
         written: WriteSet | None = None,
     ) -> None:
         """Answer the calls of a proposal that is applied, or that writes nothing."""
-        for act in after:
-            act()
+        self._memory.act_and_wake(after)
         intents = self._memory.intents
         if intents.freed:
             intents.go_on()

@@ -165,6 +165,7 @@ class LeaseMemory:
         self._cache = cache
         self._host = host
         self._committing = committing
+        self._woken_later: list[object] | None = None
         self.transactions: SpanningTransactions | None = None
         self.on_begun: Callable[[], None] = lambda: None
 
@@ -207,8 +208,25 @@ class LeaseMemory:
 
     def wake(self, tokens: Iterable[object]) -> None:
         """Evaluate the first in line for each of ``tokens``, which may be free."""
+        if self._woken_later is not None:
+            self._woken_later += tokens
+            return
         for token in tokens if self.waiting.lines else ():
             self.waiting.wake(token)
+
+    def act_and_wake(self, acts: Iterable[Callable[[], None]]) -> None:
+        """Do what follows from a proposal, and wake those that wait when all of it is done."""
+        if not self.waiting.lines:
+            for act in acts:
+                act()
+            return
+        self._woken_later = woken = list[object]()
+        try:
+            for act in acts:
+                act()
+        finally:
+            self._woken_later = None
+        self.wake(woken)
 
     def release_locks(self, transaction_id: bytes) -> None:
         """Free what a transaction holds that has ended, and wake those that wait for it."""

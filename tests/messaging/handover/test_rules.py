@@ -26,12 +26,14 @@ from postroom.messaging.requests import (
     Executable,
     ListDeadLetters,
     ListScheduled,
+    ReapQueue,
     ReplayDeadLetters,
 )
 from postroom.ranges.accounting import summed_prefixes
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.requests import Accounting, DeleteRange, Get, Increment, Put
 from tests.messaging.handover.several_ranges import Member, Ranges
+from tests.messaging.one_range import Asked
 
 HERE, THERE = b"db", b"pd"
 """A key of the first range, and one of the second."""
@@ -518,6 +520,25 @@ def test_a_batch_of_which_some_is_known_is_refused_with_the_mark(ranges: Ranges)
     assert second.counters().received == 1
     outcome(second, batch(message(THERE, 6)))
     assert second.counters().received == 2
+
+
+def test_one_who_waits_gets_the_messages_of_two_ranges_in_order(ranges: Ranges) -> None:
+    _, second = ranges.members
+    store = second.store
+    outcome(second, batch(message(THERE, 6)))
+    holder, waiting = (
+        store.ask(ReapQueue(THERE, 20, 1000, each * 16, 60.0, wait=True)) for each in (b"h", b"w")
+    )
+    requests = (
+        batch(message(THERE, 7)),
+        HandOver(Channel(8, False, 0), b"n", None, (message(THERE, 5),)),
+    )
+    for request in requests:
+        store.replica.submit(Asked(request, urgent=False))
+    store.settle()
+    found = [[id_ for id_, _ in each.answers[0][0].messages] for each in (holder, waiting)]
+    five, six, seven = (message(THERE, when)[0][8:] for when in (5, 6, 7))
+    assert found == [[six], [five, seven]]
 
 
 def test_each_channel_has_marks_of_its_own(ranges: Ranges) -> None:
