@@ -157,6 +157,8 @@ FRAME_BYTES_PER_STEP: Final = 512
 """This many bytes of a frame cost one more step each time they are gone over."""
 DECODED_BYTES_PER_STEP: Final = 2048
 """This many bytes of memory that a request takes cost one more step."""
+QUEUES_PER_STEP: Final = 16
+"""This many queues of which some are told cost one step."""
 REQUEST_STEPS: Final = 4
 """The cost of a request in steps, besides the keys that it visits."""
 DESCRIPTION_STEPS: Final = 512

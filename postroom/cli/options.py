@@ -146,14 +146,25 @@ class StoreOptions:
             ) from None
 
     def open_for(
-        self, codec: str | postroom.Codec | None, *, create: bool = True
+        self,
+        codec: str | postroom.Codec | None,
+        *,
+        create: bool = True,
+        serve: str | None = None,
     ) -> postroom.Database:
-        """Open the store for an application, or create it if there is none."""
+        """Open the store for an application, or create it if there is none.
+
+        Args:
+            codec: see :func:`postroom.open`.
+            create: see :func:`postroom.open`.
+            serve: the socket for other programs, if this process opens a folder.
+        """
         if self.path is not None:
             try:
                 return postroom.open(
-                    str(self.path), codec=codec, create=create, memory_bytes=self.memory_bytes
-                )
+                    str(self.path), codec=codec, create=create, memory_bytes=self.memory_bytes,
+                    serve=serve,
+                )  # fmt: skip
             except StoreLocked as locked:
                 if not locked.address:
                     raise

@@ -16,11 +16,14 @@ import typer
 
 from postroom.cli.gateway import ListenCertificate, ListenKey, TokenFile, checked_address
 from postroom.cli.options import StoreOptions, on_a_store
+from postroom.errors import Invalid
 from postroom.web import app, audit, check_libraries
 from postroom.web.limits import CONNECTIONS_MAX, HEAD_BYTES_MAX
 
 IDLE_SECONDS = 5
 STOP_SECONDS = 3
+
+_log = logging.getLogger(__name__)
 
 Listen = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Serve the pages here.")]
 Host = Annotated[
@@ -48,6 +51,7 @@ def web(
     """Serve pages for browsers: messages, queues, keys, nodes; until Ctrl-C or SIGTERM.
 
     Addresses beyond this machine need --listen-certificate, --listen-key and --token-file.
+    With --path other commands with the same --path work beside it.
     Standard error says "ready" and the address.
     """
     check_libraries()
@@ -68,7 +72,7 @@ def web(
 
     sockets = bound(listen)
     try:
-        with store.open_for(codec, create=False) as db:
+        with store.open_for(codec, create=False, serve=_socket_of(store)) as db:
             hosts = {name, f"[{name}]", "localhost", "127.0.0.1", "[::1]", *(host or ())}
             pages = app(db, client_of=client_of, payloads=payloads, hosts=hosts)
             scheme = "http" if listen_tls_key is None else "https"
@@ -77,6 +81,19 @@ def web(
     finally:
         for each in sockets:
             each.close()
+
+
+def _socket_of(store: StoreOptions) -> str | None:
+    """Return the socket at which other programs find the store; ``None``: there is none."""
+    if store.path is None:
+        return None
+    from postroom.server.served_store import address_of  # noqa: PLC0415 - slow to load
+
+    try:
+        return address_of("unix:", store.path, "")
+    except Invalid as error:
+        _log.warning("other programs cannot use the store meanwhile: %s", error)
+        return None
 
 
 def _is_loopback(name: str) -> bool:

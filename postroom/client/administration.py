@@ -144,9 +144,16 @@ class Administration:
         """
         return Queue(self._sender, self.codec, name)
 
-    async def queues(self) -> list[QueueInfo]:
-        """Return all queues, with their settings."""
-        found: list[QueueDefinition] = await self._sender.send(ReadQueues())
+    async def queues(self, *, after: str = "", limit: int | None = None) -> list[QueueInfo]:
+        """Return the queues with their settings, in the order of their names.
+
+        Args:
+            after: the queues behind this name, which may be that of no queue.
+            limit: how many at most; ``None``: all.
+        """
+        most = 0 if limit is None else arguments.count(limit, "limit")
+        request = ReadQueues("", arguments.queue_name(after) if after else "", most)
+        found: list[QueueDefinition] = await self._sender.send(request)
         return [info_of(each) for each in found if not each.dropped]
 
     # --- waiting messages and updates

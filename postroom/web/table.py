@@ -43,15 +43,14 @@ _SPAN: Final = {
     "after_hex": "the rows after this key, in hexadecimal",
 }
 _QUEUE: Final = {"queue": "the name of a queue"}
+_AFTER: Final = {"after": "the queues after this name"}
 _AT: Final = {"at": "the timestamp to read at, as a number"}
 
 PAGES: Final = (
     WebPage("/", "Overview", overview.overview, {}, is_linked=True),
     WebPage("/inboxes", "Inboxes", mail.inboxes, _SPAN | _LIMIT, is_linked=True),
     WebPage("/inbox", "Inbox", mail.inbox, _KEY | _LIMIT),
-    WebPage(
-        "/queues", "Queues", queues.queues, {"after": "the queues after this name"}, is_linked=True
-    ),
+    WebPage("/queues", "Queues", queues.queues, _AFTER, is_linked=True),
     WebPage(
         "/queue", "Queue", queues.queue, _QUEUE | {"state": "the state of the messages"} | _LIMIT
     ),
@@ -67,7 +66,7 @@ PAGES: Final = (
         traces.trace,
         _KEY | {"id": "the id of a message, of something scheduled, or of a dead letter"},
     ),
-    WebPage("/workers", "Workers", queues.workers, {}, is_linked=True),
+    WebPage("/workers", "Workers", queues.workers, _AFTER, is_linked=True),
     WebPage(
         "/dead-letters",
         "Dead letters",

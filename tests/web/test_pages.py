@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -10,6 +11,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 import postroom
+import postroom.aio
 import postroom.web
 from postroom.web.limits import QUEUES_SUMMED_MAX, ROWS_MAX, SHOWN_BYTES_MAX
 from postroom.web.table import PAGES
@@ -120,7 +122,37 @@ def test_lists_of_queues_go_on_after_their_last_row(visit: Visit) -> None:
     first = visit.contents("/queues")
     second = visit.contents(f"/queues?after={first['next']}")
     assert [each["name"] for each in first["queues"] + second["queues"]] == ["mail", *names]
-    assert visit.contents("/")["queues"]["summed"] == QUEUES_SUMMED_MAX
+    assert f'href="/queues?after={first["next"]}"' in visit.page("/queues")
+    summed = visit.contents("/")["queues"]
+    assert (summed["count"], summed["has_more"]) == (QUEUES_SUMMED_MAX, True)
+    assert f"the first {QUEUES_SUMMED_MAX} queues" in visit.page("/")
+
+
+def test_workers_of_all_queues_are_found_page_by_page(visit: Visit) -> None:
+    for number in range(QUEUES_SUMMED_MAX):
+        visit.db.create_queue(f"a{number:03d}")
+    first = visit.contents("/workers")
+    assert first["queues"] == []
+    assert f'href="/workers?after={first["next"]}"' in visit.page("/workers")
+    second = visit.contents(f"/workers?after={first['next']}")
+    assert ([each["queue"] for each in second["queues"]], second["next"]) == (["mail"], None)
+
+
+def test_pages_read_a_bounded_number_of_queues(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, read = list[int | None](), postroom.aio.Database.queues
+
+    async def queues(self: Any, *, after: str = "", limit: int | None = None) -> Any:
+        asked.append(limit)
+        return await read(self, after=after, limit=limit)
+
+    monkeypatch.setattr(postroom.aio.Database, "queues", queues)
+    for page in PAGES:
+        visit.client.get(f"/api{page.path}?queue=mail&id=held&kind=welcome&key=text")
+    visit.page("/")
+    assert asked
+    assert all(each is not None and each <= QUEUES_SUMMED_MAX + 1 for each in asked)
 
 
 def test_payloads_are_hidden_unless_they_are_allowed() -> None:

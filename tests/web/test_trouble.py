@@ -31,7 +31,7 @@ def test_a_closed_store_is_told(visit: Visit) -> None:
 def test_a_part_that_does_not_answer_is_told_and_the_others_are_shown(
     visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hangs(self: Any) -> list[Any]:
+    async def hangs(self: Any, **_: Any) -> list[Any]:
         await asyncio.sleep(3600)
         return []
 

@@ -184,7 +184,10 @@ class QueueStats(QueueTotals, frozen=True, array_like=True):
 class ReadQueues(ConcernsRoot, Read, frozen=True, tag="read_queues"):
     """A request for the definitions of the queue ``name``, or of all queues (``""``).
 
-    The answer is a ``list[QueueDefinition]``.
+    Attributes:
+        name: the name of one queue; empty: all queues, in the order of their names.
+        after: the queues behind this name.
+        queues_max: how many of them; 0: all.
     """
 
     answer: ClassVar = list[ToldQueue]
@@ -192,6 +195,8 @@ class ReadQueues(ConcernsRoot, Read, frozen=True, tag="read_queues"):
     verbs: ClassVar = (Verb.READ | Verb.WRITE | Verb.ENQUEUE | Verb.WORK,)
 
     name: str = ""
+    after: str = ""
+    queues_max: Count = 0
 
     def needs(self) -> Iterator[Need]:
         """Yield the right to the queue, or to all of them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.limits import LIST_MAX, READ_BYTES_MAX
+from postroom.limits import LIST_MAX, QUEUES_PER_STEP, READ_BYTES_MAX
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic, records
 from postroom.messaging.queues.enqueueing import is_gone
@@ -107,7 +108,7 @@ class Reading:
             ReadSchedules: self.read_schedules,
         }
 
-    def read_queues(self, _: View, request: ReadQueues) -> list[QueueDefinition]:
+    def read_queues(self, view: View, request: ReadQueues) -> list[QueueDefinition]:
         """Evaluate ``ReadQueues``.
 
         Raises:
@@ -115,7 +116,10 @@ class Reading:
         """
         if request.name:
             return [self.find(request.name).definition]
-        return sorted(self.all_queues(), key=lambda definition: definition.name)
+        every = self.all_queues()
+        view.steps += len(every) // QUEUES_PER_STEP
+        found = (each for each in every if each.name > request.after)
+        return nsmallest(request.queues_max or len(every), found, key=lambda each: each.name)
 
     def read_schedules(self, view: View, request: ReadSchedules) -> list[SetSchedule]:
         """Evaluate ``ReadSchedules``."""

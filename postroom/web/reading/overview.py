@@ -85,12 +85,13 @@ def troubles(status: postroom.Status) -> list[str]:
 
 
 async def _queues(db: postroom.aio.Database) -> dict[str, Any]:
-    infos = await db.queues()
-    sound = [each for each in infos if not each.damaged][:QUEUES_SUMMED_MAX]
+    infos = await db.queues(limit=QUEUES_SUMMED_MAX + 1)
+    has_more, infos = len(infos) > QUEUES_SUMMED_MAX, infos[:QUEUES_SUMMED_MAX]
+    sound = [each for each in infos if not each.damaged]
     stats = await asyncio.gather(*(db.queue(each.name).stats() for each in sound))
     return {
         "count": len(infos),
-        "summed": len(sound),
+        "has_more": has_more,
         "damaged": [each.name for each in infos if each.damaged],
         "paused": [each.name for each in infos if each.paused],
         **{

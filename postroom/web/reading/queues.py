@@ -27,16 +27,20 @@ async def queues(reader: PageReader) -> dict[str, Any]:
     after = reader.asked.text("after")
 
     async def read(db: postroom.aio.Database) -> tuple[list[Any], list[Any]]:
-        infos = sorted((each for each in await db.queues()), key=lambda each: each.name)
-        infos = [each for each in infos if each.name > after][:QUEUES_SUMMED_MAX]
+        infos = await db.queues(after=after, limit=QUEUES_SUMMED_MAX)
         asked = (None if each.damaged else db.queue(each.name).stats() for each in infos)
         return infos, await asyncio.gather(*(each or _none() for each in asked))
 
     infos, stats = await reader.store.read(read)
     return {
         "queues": [_summary(info, each) for info, each in zip(infos, stats, strict=True)],
-        "next": infos[-1].name if len(infos) == QUEUES_SUMMED_MAX else None,
+        "next": _next(infos),
     }
+
+
+def _next(infos: list[postroom.QueueInfo]) -> str | None:
+    """Return the name behind which the next page begins; ``None``: there is none."""
+    return infos[-1].name if len(infos) == QUEUES_SUMMED_MAX else None
 
 
 async def _none() -> None:
@@ -164,15 +168,17 @@ async def _traces(
 
 
 async def workers(reader: PageReader) -> dict[str, Any]:
-    """Return the messages that consumers hold, queue by queue, and until when."""
+    """Return the messages that consumers hold, queue by queue, and until when, page by page."""
+    after = reader.asked.text("after")
 
-    async def read(db: postroom.aio.Database) -> list[dict[str, Any]]:
-        infos = [each for each in await db.queues() if not each.damaged][:QUEUES_SUMMED_MAX]
+    async def read(db: postroom.aio.Database) -> dict[str, Any]:
+        every = await db.queues(after=after, limit=QUEUES_SUMMED_MAX)
+        infos = [each for each in every if not each.damaged]
         stats = await asyncio.gather(*(db.queue(each.name).stats() for each in infos))
         busy = [each.name for each, numbers in zip(infos, stats, strict=True) if numbers.leased]
         held = await asyncio.gather(*(db.queue(each).messages("leased", ROWS_MAX) for each in busy))
         numbers = {each.name: n for each, n in zip(infos, stats, strict=True)}
-        return [
+        rows = [
             {
                 "queue": name,
                 "consumers": numbers[name].consumers,
@@ -182,5 +188,6 @@ async def workers(reader: PageReader) -> dict[str, Any]:
             }
             for name, messages in zip(busy, held, strict=True)
         ]
+        return {"queues": rows, "next": _next(every)}
 
-    return {"queues": await reader.store.read(read)}
+    return await reader.store.read(read)

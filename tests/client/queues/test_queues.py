@@ -373,6 +373,20 @@ def test_settings(store: Store) -> None:
     assert q.info() == info
 
 
+def test_queues_are_listed_page_by_page_in_the_order_of_their_names(store: Store) -> None:
+    db = store.db
+    for name in ("c", "a", "ä", "b"):
+        db.create_queue(name)
+    assert [each.name for each in db.queues()] == ["a", "b", "c", "ä"]
+    assert [each.name for each in db.queues(limit=2)] == ["a", "b"]
+    assert [each.name for each in db.queues(after="b", limit=2)] == ["c", "ä"]
+    assert [each.name for each in db.queues(after="aa")] == ["b", "c", "ä"]
+    assert db.queues(after="ä", limit=2) == []
+    for wrong in ({"limit": 0}, {"after": 1}, {"after": "x" * 300}):
+        with pytest.raises((ValueError, TypeError, postroom.Invalid)):
+            db.queues(**wrong)
+
+
 def test_pausing(store: Store) -> None:
     q = store.db.create_queue("q")
     enqueue(store, id="a")
