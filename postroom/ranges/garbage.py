@@ -60,6 +60,7 @@ class GarbageLists:
         self._bounds = bounds
         self._sweep = Sweep(range_id, bounds)
         self._from = self._prefix
+        self._has_lists = False
 
     def register(self, registry: Registry) -> None:
         """Register the collection."""
@@ -68,15 +69,16 @@ class GarbageLists:
     def restart(self, stored: Reader) -> None:
         """Begin with a new lease."""
         self._from = self._prefix
+        self._has_lists = next(iter(stored.iterate(self._prefix, self._end)), None) is not None
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
         if self._is_root and (news := read_news(stored)) is not None:
             self._protections.inherited = news.oldest
         self._sweep.restart(stored)
 
     @property
-    def must_sweep(self) -> bool:
-        """Return whether the range has to look for garbage of before its beginning."""
-        return self._sweep.until > 0
+    def has_left_some(self) -> bool:
+        """Return whether there may be garbage of before the lease."""
+        return self._has_lists or self._sweep.until > 0
 
     def finish(self, ctx: Evaluation) -> Iterator[None] | None:
         """Stage the list of a proposal, or its lists."""

@@ -95,7 +95,8 @@ def limit_as_heard(
         threshold: how far it wants to.
         now: the present, as a timestamp.
         news: the record.
-        serves_root: whether the node serves the root, so that it knows the protections itself.
+        serves_root: whether the node serves the root, or no other node ever will. Then it knows
+            the protections itself.
     """
     if serves_root:
         return threshold

@@ -184,7 +184,10 @@ def assemble_range(
         root = node.replicas.by_id(ROOT_ID)
         protections.share(root.protections)
         replica.positions.limit_as_heard = lambda threshold, now: limit_as_heard(
-            threshold, now, read_news(stored), serves_root=root.serves
+            threshold,
+            now,
+            read_news(stored),
+            serves_root=root.serves or len(root.group.members) == 1,
         )
     deliveries, executions, departures, advances, notes, splits = [
         wake_ups.create() for _ in range(6)

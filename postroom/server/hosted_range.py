@@ -197,9 +197,9 @@ class HostedRange:
         """Note that data is unreadable; return whether another node is to serve instead."""
         return self._node.on_damage(error, self.group)
 
-    def rouse_to_sweep(self) -> None:
-        """End the rest of a right half that may have garbage of before its beginning."""
-        if self.replica.memory.garbage.must_sweep:
+    def rouse_to_collect(self) -> None:
+        """End the rest of a range that may have garbage."""
+        if self.replica.memory.garbage.has_left_some:
             self.replica.rouse()
 
     def on_leadership(self, leads: bool, term: int) -> None:

@@ -11,8 +11,8 @@
 * A service with a timer waits for a timestamp, and counts the seconds until then by the monotonic
   clock. Timestamps may come earlier than that: somebody may set the wall clock forward.
 * Once a minute is in case a wake-up is lost.
-* A right half that rests may have garbage of before its split. If another range is at work, the
-  store is not only read, and it looks for that.
+* A range that rests may have garbage. If another range is at work, the store is not only read, and
+  the garbage is collected.
 
 A range at rest has no timers, and wakes nobody. A thousand of them therefore cost a node one timer.
 While nothing is served here, there are no rounds.
@@ -80,7 +80,7 @@ class ServiceRounds:
         self._number, self._wakes_all = (self._number + 1) % self._rounds, False
         for range_id, hosted in self._node.replicas.hosted.items():
             if not hosted.services.running:
-                hosted.rouse_to_sweep()
+                hosted.rouse_to_collect()
                 continue
             committed = self._committed[range_id] = hosted.replica.last_commit
             is_due = range_id % self._rounds == self._number

@@ -266,6 +266,24 @@ def test_a_node_of_a_cluster_does_not_rest() -> None:
 
 # --- several ranges
 
+
+def test_garbage_of_a_range_that_rests_is_collected_while_another_one_works(store: Store) -> None:
+    store.db.split(b"m")
+    for _ in range(8):
+        store.advance(20)  # it looks for garbage of before the split
+    store.db.put(b"z", b"1")
+    written_at = store.db.now()
+    store.db.put(b"z", b"2")
+    store.restart(after_seconds=1000)
+    _, right = store.node.replicas.hosted.values()
+    store.db.put(b"a", b"1")
+    assert right.replica.rests
+    for _ in range(8):
+        store.advance(20)
+    assert not right.replica.rests
+    assert right.replica.protections.collected > written_at
+
+
 SECONDS_MAX = 20.0
 """A time longer than any transaction takes, on whatever machine."""
 

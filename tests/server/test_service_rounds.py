@@ -43,7 +43,9 @@ class Node:
         services = Services(self.tasks, {"service": run}, wake_ups=wake_ups)
         replica = SimpleNamespace(last_commit=1)
         return SimpleNamespace(
-            services=services, replica=replica, rouse_to_sweep=lambda: self.roused.append(range_id)
+            services=services,
+            replica=replica,
+            rouse_to_collect=lambda: self.roused.append(range_id),
         )
 
     def serve(self, *range_ids: int) -> None:

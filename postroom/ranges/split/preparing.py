@@ -70,7 +70,7 @@ class Preparing:
         self._ids = ids
         self._wake_up = wake_up
         self._key = records.split_key(replica.range_id)
-        self._given_up: dict[bytes, str] = {}
+        self._given_up = b"", ""  # the key and the reason of the last one
         self.record = records.decode_split(stored.get(self._key))
         replica.listing.splitting = lambda: self.record is not None
         self._tell_parts()
@@ -154,10 +154,13 @@ class Preparing:
             return False
         ctx.writes[self._key] = None
         ctx.grow(len(self._key))
-        ctx.after.append(lambda: self._given_up.update({request.key: request.reason}))
-        ctx.after.append(lambda: self._replica.wake([SPLIT_IS_OVER]))
-        ctx.after.append(self._given_up.clear)
+        ctx.after.append(lambda: self._give_up(request))
         return True
+
+    def _give_up(self, request: CancelSplit) -> None:
+        """Tell those that wait why there is no split."""
+        self._given_up = request.key, request.reason
+        self._replica.wake([SPLIT_IS_OVER])
 
     def await_end(self, view: View, request: AwaitSplit) -> RangeInfo:
         """Evaluate ``AwaitSplit``. A parked one is told ``WrongRange`` when its key went right.
@@ -170,7 +173,9 @@ class Preparing:
         prepared = records.decode_split(view.get(self._key))  # waits for the proposal that ends it
         if prepared is not None and prepared.key == request.key:
             raise MustWait(SPLIT_IS_OVER)
-        reason = self._given_up.get(request.key, "no split is under way there")
+        key, reason = self._given_up
+        if key != request.key:
+            reason = "no split is under way there"
         raise Invalid(
             f"range {self._range_id} was not split at {shorten(request.key)}: "
             f"{reason or 'the split was cancelled'}"
