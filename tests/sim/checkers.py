@@ -157,7 +157,10 @@ def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
     elif kind == keys.DELIVERABLE:
         content.messages[rest[9:]] = rest[1:9], _decode(stored, type=Deliverable).key
     elif kind == keys.EXECUTABLE:
-        content.updates[rest[9:]] = rest[1:9]
+        due, id_ = rest[1:9], rest[9:]
+        if _decode(stored, type=Executable).is_received:
+            due = max(due, id_[:8])  # a further part has an id of its own, and the place of all
+        content.updates[id_] = due
     elif kind == keys.DEAD_LETTER:
         record = _decode(stored, type=DeadLetterRecord)
         (content.dead_updates if record.update else content.dead_messages).append(rest)
