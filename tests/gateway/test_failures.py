@@ -247,7 +247,9 @@ async def test_thousands_of_streams_leave_the_gateway_serving() -> None:
                 return error
 
         answers = await asyncio.gather(*(first(call) for call in calls[:1000]))
-        assert sum(not isinstance(each, Exception) for each in answers) == 250
+        # More than the share of a client are served only if the first ones were idle for too long.
+        assert sum(not isinstance(each, Exception) for each in answers) >= 250
+        assert it.total.transactions <= 250
         for each in calls:
             each.cancel()
         await until(lambda: it.total.transactions == 0 and it.total.calls == 0)
