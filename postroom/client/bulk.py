@@ -25,6 +25,7 @@ from postroom.client import arguments
 from postroom.client.images import ImageCalls
 from postroom.client.sender import Sender, post
 from postroom.client.staging import StagingCalls
+from postroom.client.whole import protect_whole, release_whole
 from postroom.kv.clock import Timestamp
 from postroom.messaging import bulk_requests
 from postroom.messaging.bulk_requests import (
@@ -318,13 +319,19 @@ class BulkOfDatabase:
 
         Raises:
             SnapshotTooOld: ``at`` is collected already.
-            Unavailable: too many timestamps are protected as a whole.
-            Invalid: this client has as many of these as are left for others; or the store has
-                several ranges, which are not whole at one moment.
+            Unavailable: too many timestamps are protected as a whole, or transactions over several
+                ranges were under way at each moment that was tried.
+            Invalid: this client has as many of these as are left for others.
         """
-        request = Protect(0 if at is None else arguments.timestamp(at), whole)
-        timestamp: int = await self._sender.send(request)
+        if whole and at is None:
+            timestamp = await protect_whole(self._sender)
+        else:
+            request = Protect(0 if at is None else arguments.timestamp(at), whole)
+            timestamp = await self._sender.send(request)
         try:
             yield Timestamp(timestamp)
         finally:
-            post(self._sender, Unprotect(timestamp))
+            if whole:
+                release_whole(self._sender, timestamp)
+            else:
+                post(self._sender, Unprotect(timestamp))

@@ -20,6 +20,7 @@ from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, RejectMessages
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Value
+from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 
 T = TypeVar("T")
 
@@ -100,6 +101,8 @@ def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
         return None
     if type(request) is Protect:
         return Unprotect(result)
+    if type(request) is ProtectWhole:
+        return ReleaseWhole(result)
     if type(request) is ClaimQueue and request.transaction_id is None:
         return given_back(sender.next_id(), sender.reading(), request, result)
     return None

@@ -43,7 +43,16 @@ from postroom.messaging.ingest import requests as ingests
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
 from postroom.protocol.failures import Failure, WireError
-from postroom.ranges import access, audit, lease_moves, listing, nodes, protection_news, protections
+from postroom.ranges import (
+    access,
+    audit,
+    lease_moves,
+    listing,
+    nodes,
+    protection_news,
+    protections,
+    whole_protections,
+)
 from postroom.ranges import partitions as bulk_keys
 from postroom.ranges import requests as keys
 from postroom.ranges.contract import Request, Role, Write
@@ -59,6 +68,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     splits,
     protections,
     protection_news,
+    whole_protections,
     nodes,
     access,
     audit,

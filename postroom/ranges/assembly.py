@@ -53,6 +53,7 @@ from postroom.ranges.transactions.refresh import Refreshes
 from postroom.ranges.transactions.requests import Prepare
 from postroom.ranges.transactions.resolver import ForgottenCommits
 from postroom.ranges.usual import UsualParts, UsualWay
+from postroom.ranges.whole_protections import WholeProtections
 
 
 class AssembledReplica(ABC):
@@ -166,7 +167,7 @@ class AssembledReplica(ABC):
         self.commit_waits = CommitWaits(
             reads, self.holders, host, self.clients, memory.release_locks
         )
-        self.protections = Protections(self.stored.snapshot)
+        self.protections = Protections(self.stored.snapshot, self.range_id)
         self.positions = PositionRecords(self.range_id, self.protections)
         self.feed = ChangeFeed(
             lambda: reads.last_commit, self.intents, self.protections, self.waiting, watched
@@ -197,7 +198,8 @@ class AssembledReplica(ABC):
         registry.divisible.append(TransactionHalves(self.range_id, self.intents))
         refreshes = Refreshes(reads.check_age, clock.pass_over)
         spanning = (participation, self.pushes, refreshes, ForgottenCommits(self.range_id))
-        own = (reads, committer, waits, self.positions, self.feed)
+        whole = WholeProtections(self.reads, self.protections, clock.pass_over)
+        own = (reads, committer, waits, self.positions, self.feed, whole)
         for each in (*own, *spanning, *bulk):
             each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits

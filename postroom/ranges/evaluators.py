@@ -423,8 +423,8 @@ class RangeReads:
             raise Blocked  # proposals under way have earlier timestamps, and are not stored yet
         if not self._bounds.is_whole:
             raise Invalid(
-                "a timestamp is protected as a whole in a store of one range, and this one has "
-                "several; nothing was protected: leave out whole"
+                "a range protects a timestamp as a whole alone, and this store has several; "
+                "nothing was protected: ask each of them with ProtectWhole"
             )
         self._protections.add_whole(at, request.client, request.host)
         return at

@@ -111,6 +111,7 @@ class GarbageLists:
     def collect(self, ctx: Evaluation, request: CollectGarbage) -> Collected:
         """Remove what the oldest lists name."""
         self._positions.remove_those_over(ctx)
+        self._protections.end_old(ctx.timestamp)
         threshold = self._positions.limit(ctx, request.threshold)
         if 0 < self._sweep.until <= threshold:
             self._advance_to(ctx, self._sweep.until)

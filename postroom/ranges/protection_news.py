@@ -108,13 +108,12 @@ def limit_as_heard(
 
 @dataclass(eq=False)
 class ProtectionTeller:
-    """The service of the root that tells the protections, and ends those that are over.
+    """The service of the root that tells the protections.
 
     Attributes:
         protections: those of the root.
         send: sends a request to the root, as upkeep.
         sleep: waits for a number of seconds.
-        reading: returns the present, as a timestamp.
         has_listeners: returns whether another node may lead another range.
         is_alone: whether no client outlives the process.
         kept_seconds: the time for which overwritten versions are kept.
@@ -123,7 +122,6 @@ class ProtectionTeller:
     protections: Protections
     send: Callable[[Any], Awaitable[Any]]
     sleep: Callable[[float], Awaitable[None]]
-    reading: Callable[[], int]
     has_listeners: Callable[[], bool]
     is_alone: bool
     kept_seconds: float
@@ -135,7 +133,6 @@ class ProtectionTeller:
         for number in itertools.count(1):
             protections.age_max = self._age_max()
             await self.sleep(TELL_SECONDS)
-            protections.end_old(self.reading())
             if number == INHERITED_ROUNDS:
                 protections.inherited = 0
             oldest = protections.oldest

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from postroom.errors import Invalid, SnapshotTooOld, Unavailable
+from postroom.errors import Error, Invalid, SnapshotTooOld, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import EngineSnapshot, Reader
@@ -37,12 +38,25 @@ from postroom.ranges.waiting import Deadlines
 # --- protections ----------------------------------------------------------------------------------
 
 
-class _Whole(NamedTuple):
-    """A snapshot, and who has taken it; both empty: the node's own process."""
+@dataclass(eq=False)
+class _Whole:
+    """The snapshots of a timestamp.
 
-    snapshot: EngineSnapshot
+    Attributes:
+        client, host: who has taken them; both empty: the node's own process.
+        is_kept: whether they stay until they are released, even if nothing protects the timestamp.
+        snapshots: those of the ranges.
+    """
+
     client: bytes
     host: str
+    is_kept: bool = False
+    snapshots: dict[int, EngineSnapshot] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close the snapshots; a range that was split shares its own with the right half."""
+        for each in {id(each): each for each in self.snapshots.values()}.values():
+            each.close()
 
 
 class Protections:
@@ -61,11 +75,12 @@ class Protections:
     itself many clients is still one host. A snapshot counts for the client that has taken it until
     its timestamp is protected no more.
 
-    The ranges of a node have them in common: those that the root has been asked for. Each range
-    knows how far it has collected by itself.
+    The ranges of a node have them in common: those that the root has been asked for, and the
+    snapshots that the ranges have taken. Each range knows how far it has collected by itself.
 
     Args:
         snapshot: a function that takes an engine snapshot; ``None``: there are none.
+        range_id: the id of the range.
 
     Attributes:
         inherited: the oldest timestamp that was protected under the lease before; 0: none.
@@ -75,8 +90,11 @@ class Protections:
             what it was replaced by, and when it was. Between them there was another store.
     """
 
-    def __init__(self, snapshot: Callable[[], EngineSnapshot] | None = None) -> None:
+    def __init__(
+        self, snapshot: Callable[[], EngineSnapshot] | None = None, range_id: int = ROOT_ID
+    ) -> None:
         self._snapshot = snapshot
+        self._range_id = range_id
         self._counts: Counter[int] = Counter()
         self._oldest: Deadlines[int] = Deadlines()
         self._whole: dict[int, _Whole] = {}
@@ -127,21 +145,70 @@ class Protections:
             Unavailable: there are too many, or its host has.
             Invalid: it has too many itself, so that waiting does not help.
         """
+        self.add(timestamp)
+        try:
+            self.take(timestamp, client, host)
+        except Error:
+            self.remove(timestamp)
+            raise
+
+    def take(self, timestamp: int, client: bytes = b"", host: str = "") -> None:
+        """Take the snapshot of the range at ``timestamp``, which is now, for a client of a host.
+
+        Raises:
+            Unavailable, Invalid: as above.
+        """
         if self._snapshot is None:
             raise Invalid("nothing can be protected as a whole here")
-        is_new = timestamp not in self._whole
-        if is_new:
+        if timestamp not in self._whole:
+            self.end_old(timestamp)
             self._check_room(client, host)
-        self.add(timestamp)
-        if is_new:
-            self._whole[timestamp] = _Whole(self._snapshot(), client, host)
+            self._whole[timestamp] = _Whole(client, host)
+        snapshots = self._whole[timestamp].snapshots
+        if self._range_id not in snapshots:
+            snapshots[self._range_id] = self._snapshot()
+
+    def take_until_released(self, timestamp: int, client: bytes, host: str) -> None:
+        """Take the snapshot of the range, which stays until :meth:`release`.
+
+        Raises:
+            Unavailable, Invalid: as above.
+        """
+        self.take(timestamp, client, host)
+        self._whole[timestamp].is_kept = True
+
+    def release(self, timestamp: int, client: bytes = b"") -> None:
+        """Close a client's snapshots at ``timestamp``, now or when nothing protects it any more."""
+        whole = self._whole.get(timestamp)
+        if whole is not None and whole.client == client:
+            whole.is_kept = False
+            if timestamp not in self._counts:
+                self._close(timestamp)
+
+    def release_client(self, client: bytes) -> None:
+        """Close the snapshots of a client that has gone, as above."""
+        for timestamp in [*self._whole]:
+            self.release(timestamp, client)
+
+    def holds_for(self, client: bytes) -> bool:
+        """Return whether a client has snapshots."""
+        return any(each.client == client for each in self._whole.values())
+
+    def halve(self, right_id: int) -> None:
+        """Let the right half of this range read in the snapshots of the whole."""
+        for each in self._whole.values():
+            if self._range_id in each.snapshots:
+                each.snapshots[right_id] = each.snapshots[self._range_id]
+
+    def _close(self, timestamp: int) -> None:
+        self._whole.pop(timestamp).close()
 
     def _check_room(self, client: bytes, host: str) -> None:
         free = ENGINE_SNAPSHOTS_MAX - len(self._whole)
         if free <= 0:
             raise Unavailable(
                 f"{ENGINE_SNAPSHOTS_MAX} timestamps are protected as a whole already, which is "
-                "as many as a range keeps; nothing was protected: wait until one of them is "
+                "as many as a node keeps; nothing was protected: wait until one of them is "
                 "given back"
             )
         if not client:
@@ -164,14 +231,15 @@ class Protections:
         """
         if not timestamp:
             return now
-        found = self._whole.get(timestamp)
+        whole = self._whole.get(timestamp)
+        found = None if whole is None else whole.snapshots.get(self._range_id)
         if found is None:
             raise SnapshotTooOld(
                 f"outboxes, dead letters and sums have no versions, and {timestamp} is not "
                 "protected as a whole, or was so under another leader: take a new timestamp "
                 "with hold(whole=True), and read again"
             )
-        return found.snapshot
+        return found
 
     def remove(self, timestamp: int) -> None:
         """Take one protection back; ignore one that this leaseholder does not know."""
@@ -180,9 +248,9 @@ class Protections:
             return
         del self._counts[timestamp]
         self._oldest.cancel(timestamp)
-        whole = self._whole.pop(timestamp, None)
-        if whole is not None:
-            whole.snapshot.close()
+        whole = self._whole.get(timestamp)
+        if whole is not None and not whole.is_kept:
+            self._close(timestamp)
 
     def clear(self) -> None:
         """Forget all protections: clients that still need one ask the new leaseholder for it.
@@ -194,8 +262,8 @@ class Protections:
         self.inherited = 0
         self._counts.clear()
         self._oldest.clear()
-        while self._whole:
-            self._whole.popitem()[1].snapshot.close()
+        for timestamp in [*self._whole]:
+            self._close(timestamp)
 
     @property
     def readable_from(self) -> int:
@@ -231,7 +299,7 @@ class Protections:
         """Close the snapshots of timestamps that are too old to be protected as a whole."""
         first = now - from_seconds(WHOLE_SECONDS_MAX)
         for timestamp in [each for each in self._whole if each < first]:
-            self._whole.pop(timestamp).snapshot.close()
+            self._close(timestamp)
 
     def check_age(self, timestamp: int, now: int) -> None:
         """Check that the nodes which lead other ranges hear of a protection in time.

@@ -328,7 +328,7 @@ def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> Protecti
         return len(node.replicas.hosted) > 1 and len(root.group.members) > 1
 
     return ProtectionTeller(
-        root.protections, hosted.upkeep, node.tasks.sleep, node.clock.reading, has_listeners,
+        root.protections, hosted.upkeep, node.tasks.sleep, has_listeners,
         is_alone=node.options.rests_alone,
         kept_seconds=max(node.options.gc_ttl_seconds, RECORD_SECONDS),
     )  # fmt: skip

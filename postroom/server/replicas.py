@@ -26,6 +26,7 @@ from postroom.ranges.contract import ROOT_ID, KeySet, RangeIds, Request, Scope
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import ReleaseLocks, Value
+from postroom.ranges.whole_protections import ReleaseWhole
 from postroom.server.hosted_range import HostedRange
 from postroom.server.range_turns import RangeTurns
 from postroom.server.span_map import Span, SpanMap, overlap
@@ -221,6 +222,10 @@ class Replicas:
         if type(request) is ReleaseLocks:
             for replica in self._replicas:
                 replica.release_locks(request.transaction_id)
+            call.complete(None, self.failed)
+            return
+        if type(request) is ReleaseWhole:
+            self.by_id(ROOT_ID).protections.release(request.at)
             call.complete(None, self.failed)
             return
         single = request.single_keys()

@@ -44,6 +44,7 @@ now                   -                nothing
 protect               -                nothing
 unprotect             -                nothing
 release_locks         -                nothing
+release_whole         -                nothing
 commit                read write       keys
 put                   write            keys
 conditional_put       read write       keys
@@ -80,6 +81,7 @@ list_group_results    read             queue
 read_schedules        read             queue
 read_queue_stats      read             queue
 scan_records          read             everything
+protect_whole         read             everything
 list_ranges           read             everything
 list_dead_letters     read             everything
 list_scheduled        read             everything

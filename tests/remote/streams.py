@@ -27,14 +27,14 @@ T = TypeVar("T")
 class Streams:
     """The port of a router that talks to three nodes; frames are carried by hand."""
 
-    def __init__(self, nodes: ThreeNodes, role: Role = Role.WRITE) -> None:
+    def __init__(self, nodes: ThreeNodes, role: Role = Role.WRITE, seed: int = 3) -> None:
         self._access = Access(role)
         self.nodes = nodes
         self.sessions = {f"n:{each}": Sessions(node) for each, node in nodes.nodes.items()}
         self._open: dict[int, Session] = {}
         self._alarm = math.inf
         monotonic = nodes.clock.monotonic
-        self.router = Router(list(self.sessions), self, monotonic, Random(3))
+        self.router = Router(list(self.sessions), self, monotonic, Random(seed))
         self.router.start()
 
     def open(self, link: int, address: str) -> None:
@@ -111,8 +111,8 @@ class DatabaseOverStreams(Streams):
         db: the database.
     """
 
-    def __init__(self, nodes: ThreeNodes) -> None:
-        super().__init__(nodes, Role.ADMIN)
+    def __init__(self, nodes: ThreeNodes, seed: int = 3) -> None:
+        super().__init__(nodes, Role.ADMIN, seed)
         self.random = Random(5)
         self.patience_seconds = 0.0
         self.next_id = TransactionIds(self.router.client)

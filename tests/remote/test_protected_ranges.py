@@ -177,7 +177,7 @@ def told(rounds: list[int], *, is_alone: bool, has_listeners: bool) -> list[int]
         found.append(number)
 
     teller = ProtectionTeller(
-        protections, send, sleep, lambda: NOW, lambda: has_listeners,
+        protections, send, sleep, lambda: has_listeners,
         is_alone=is_alone, kept_seconds=75.0,
     )  # fmt: skip
     with pytest.raises(_Pause):

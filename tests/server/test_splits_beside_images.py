@@ -73,7 +73,7 @@ def test_a_protection_as_a_whole_that_waits_for_a_split_is_refused(
 
 def test_a_range_refuses_to_protect_a_timestamp_as_a_whole_beside_others(store: Store) -> None:
     split(store, b"m")
-    with pytest.raises(Invalid, match="this one has several"):
+    with pytest.raises(Invalid, match="this store has several"):
         ask(store, Protect(whole=True))
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from postroom.errors import Unavailable
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.ranges.requests import ReleaseLocks, Unprotect
+from postroom.ranges.whole_protections import ReleaseWhole
 
 
 class CallLink(Protocol):
@@ -137,7 +138,13 @@ class RemoteCall:
         This is true if it is on no link: what it would free at a node is freed when the client
         goes.
         """
-        return self.link is None and isinstance(self.request, ReleaseLocks | Unprotect)
+        releases = ReleaseLocks | ReleaseWhole | Unprotect
+        return self.link is None and isinstance(self.request, releases)
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Return whether an answer is of no use any more."""
+        return self.done
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Receive the answer, or the error in its place. Called once."""

@@ -31,16 +31,17 @@ class Holdings:
         locking: the transactions for whose end others may wait.
     """
 
-    __slots__ = ("_leased_until", "_protected", "_transactions", "locking")
+    __slots__ = ("_leased_until", "_protected", "_transactions", "_whole", "locking")
 
     def __init__(self, locking: set[bytes]) -> None:
         self._protected: Counter[int] = Counter()
+        self._whole: set[int] = set()
         self._transactions: dict[bytes, float] = {}
         self.locking = locking
         self._leased_until = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._protected or self._transactions or self._leased_until)
+        return bool(self._protected or self._whole or self._transactions or self._leased_until)
 
     def take_over(self, other: Holdings) -> None:
         """Note that this range has keys of another one, which holds something for this client.
@@ -75,6 +76,14 @@ class Holdings:
         """Uncount a protection of a timestamp."""
         self._protected[timestamp] -= 1
         self._protected = +self._protected
+
+    def protect_whole(self, timestamp: int) -> None:
+        """Note that the range is protected as a whole; its end with the link is not noted."""
+        self._whole.add(timestamp)
+
+    def release_whole(self, timestamp: int) -> None:
+        """Note that the range is not protected as a whole any more."""
+        self._whole.discard(timestamp)
 
     def protected(self) -> Iterator[int]:
         """Return the timestamps, each as often as it is protected."""

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import msgspec
 
 from postroom.client.routing.lanes import several_ranges
-from postroom.client.routing.merges import DIVISIBLE, AnsweredPart, cut, merged
+from postroom.client.routing.merges import AT_ONCE, DIVISIBLE, AnsweredPart, cut, merged
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.sender import Sender, present
+from postroom.errors import Error
 from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.contract import KeySet, RangeIds, Scope
@@ -104,9 +105,27 @@ def _parts(request: Any, cache: RangeCache) -> list[Any]:
 
 async def _answer_of(sender: Sender, request: Any, parts: list[Any], seconds: float | None) -> Any:
     """Return the answer that is made of the answers to the parts of a request."""
+    if type(request) in AT_ONCE:
+        return merged(request, await _at_once(sender, parts, seconds))
     end = sender.monotonic() + (seconds or 0.0)
     answered = []
     for part in parts:
         left = None if seconds is None else max(end - sender.monotonic(), 0.0)
         answered.append(AnsweredPart(part, await sender.send(part, left)))
     return merged(request, answered)
+
+
+async def _at_once(sender: Sender, parts: list[Any], seconds: float | None) -> list[AnsweredPart]:
+    """Return the answers to parts that are all sent before the first one is awaited.
+
+    If one of them is an error, it is raised when all have been answered.
+    """
+    answered, errors = [], list[Error]()
+    for part, answer in [(part, sender.send(part, seconds)) for part in parts]:
+        try:
+            answered.append(AnsweredPart(part, await answer))
+        except Error as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return answered

@@ -50,6 +50,7 @@ from postroom.ranges.requests import (
     Values,
 )
 from postroom.ranges.transactions.requests import Refresh
+from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 
 _DUE_END: Final = RANGE_ID_BYTES + 8
 _LetterOrder: TypeAlias = tuple[bytes, bytes]
@@ -187,15 +188,20 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     ListScheduled: _schedule,
     Lock: _nothing,
     Now: max,
+    ProtectWhole: max,
     ReadCounters: summed,
     Refresh: max,
     ReleaseLocks: _nothing,
+    ReleaseWhole: _nothing,
     TraceMessage: _joined,
 }
 """The functions that make one answer of several, if it takes nothing but the answers."""
 
 IN_ORDER: Final[frozenset[type[Request]]] = frozenset({Lock})
 """The requests whose parts are asked for one after the other, in the order of their ranges."""
+
+AT_ONCE: Final[frozenset[type[Request]]] = frozenset({ProtectWhole})
+"""The requests whose parts an embedded store, too, sends before it awaits the first answer."""
 
 DIVISIBLE: Final[frozenset[type[Request]]] = frozenset(
     {*MERGES, GetMany, ListInboxes, ReverseScan, Scan}

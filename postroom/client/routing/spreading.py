@@ -32,6 +32,7 @@ from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.merges import DIVISIBLE, IN_ORDER, AnsweredPart, cut, merged
 from postroom.ranges.contract import KeySet
 from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks
+from postroom.ranges.whole_protections import ReleaseWhole
 
 _UNKNOWN: Final = -1
 """The range of a part that waits until all ranges are known."""
@@ -67,6 +68,9 @@ class Spread:
         request: Any = self._call.request
         if type(request) is ReleaseLocks:
             lanes.ended(request.transaction_id)
+        elif type(request) is ReleaseWhole:
+            for lane in lanes:
+                lane.holdings.release_whole(request.at)
         concern = request.concerns()
         if isinstance(concern, KeySet):
             parts = [PartCall(self, each) for each in cut(request, concern, lanes.cache)]
@@ -96,6 +100,11 @@ class Spread:
         new = [range_id for range_id in ids if range_id not in self._asked]
         self._asked.update(new)
         return [PartCall(self, request, range_id) for range_id in new]
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the call has ended, without some of its parts."""
+        return self._call.done
 
     def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
         """Take the answer to a part; end the call with the last one, or with an error.
@@ -142,6 +151,11 @@ class PartCall(RemoteCall):
         super().__init__(request)
         self._spread = spread
         self.range_id = range_id
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Return whether its answer is of no use, since the call as a whole has ended."""
+        return self.done or self._spread.is_over
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the call of which it is a part."""

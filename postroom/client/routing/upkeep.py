@@ -26,6 +26,7 @@ from postroom.client.sender import given_back
 from postroom.messaging.queues.requests import Claimed, ClaimQueue, Extend
 from postroom.messaging.requests import ReapQueue
 from postroom.ranges.requests import CommitTransaction, Protect, ReleaseLocks, Unprotect
+from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 
 GIVING_BACK: Final = 1 << 62
 """The first number of the router's own transactions."""
@@ -104,6 +105,8 @@ class HoldingsUpkeep:
         kind = type(call.request)
         if kind is Protect:
             self._protected(link, lane, call, answer)
+        elif kind is ProtectWhole:
+            self._protected_whole(link, lane, call)
         elif kind is ClaimQueue:
             self._claimed(link, lane, call, answer)
         elif kind is not CommitTransaction or lane.holdings or _extends(call.request):
@@ -119,6 +122,14 @@ class HoldingsUpkeep:
         elif type(call) is not UpkeepCall:
             lane.holdings.protect(timestamp)
             link.holds = True
+
+    def _protected_whole(self, link: Link, lane: Lane, call: RemoteCall) -> None:
+        """Note that the client needs a range as a whole, or give that back."""
+        if not call.is_unwanted:
+            lane.holdings.protect_whole(call.request.at)
+            link.holds = True
+        elif link.queue(self._own(ReleaseWhole(call.request.at), call.way)):
+            self._port.output(link.number)
 
     def _claimed(self, link: Link, lane: Lane, call: RemoteCall, answer: Claimed) -> None:
         """Note the messages of a claim; give them back if no caller waits for them any more.

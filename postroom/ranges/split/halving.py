@@ -69,6 +69,7 @@ class Halving:
     def _begin_right(self, stored: bytes | None, staged: WriteSet) -> None:
         if stored is not None:
             halved = records.decode_halved(stored)
+            self.replica.protections.halve(halved.right.range_id)
             self.begin_range(self.replica.range_id, halved.right, halved.members, staged)
 
     def divide_some(self, ctx: Evaluation, _: DivideSome) -> bool:
@@ -110,7 +111,7 @@ class Halving:
     def _check(self, ctx: Evaluation, key: bytes) -> None:
         registry = self.replica.registry
         check_members(self.replica.group)
-        check_protections(self.replica.protections)
+        check_protections(self.replica)
         check_divisible(registry, ctx)
         if registry.replaced_at > ctx.timestamp - from_seconds(RECORD_SECONDS):
             raise Unavailable(

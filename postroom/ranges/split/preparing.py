@@ -23,7 +23,6 @@ from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.listing import RangeInfo
 from postroom.ranges.ports import Registry, ServiceWakeUp
-from postroom.ranges.protections import Protections
 from postroom.ranges.replica import Replica
 from postroom.ranges.split import records
 from postroom.ranges.split.requests import AwaitSplit, CancelSplit, NewRangeId, PrepareSplit
@@ -126,7 +125,7 @@ class Preparing:
         self._ids.check_new_range(request.right_id)
         check_divisible(self._replica.registry, ctx)
         check_members(self._replica.group)
-        check_protections(self._replica.protections)
+        check_protections(self._replica)
         ctx.writes[self._key] = stored = records.encode(wanted)
         ctx.grow(len(self._key) + len(stored))
 
@@ -194,13 +193,13 @@ def check_divisible(registry: Registry, ctx: Evaluation) -> None:
         each.check(ctx)
 
 
-def check_protections(protections: Protections) -> None:
-    """Check that no timestamp is protected as a whole: its snapshot is of one range.
+def check_protections(replica: Replica) -> None:
+    """Check that the only range is not protected as a whole: a store is read as one range then.
 
     Raises:
-        Unavailable: one is.
+        Unavailable: it is.
     """
-    if protections.whole:
+    if replica.bounds.is_whole and replica.protections.whole:
         raise Unavailable(
             "a timestamp is protected as a whole; nothing was changed: try again when nobody "
             "exports the store, or holds it with hold(whole=True)",

@@ -64,6 +64,7 @@ from postroom.ranges.audit import NoteActions
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 from postroom.server.cluster.access import (
     ALLOWED,
     WRITER,
@@ -101,7 +102,17 @@ _log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
 _UNLIKE_OTHERS: Final = frozenset(
-    {DescribeNode, GrantRights, NoteActions, Protect, ReapQueue, RevokeRights, Unprotect}
+    {
+        DescribeNode,
+        GrantRights,
+        NoteActions,
+        Protect,
+        ProtectWhole,
+        ReapQueue,
+        ReleaseWhole,
+        RevokeRights,
+        Unprotect,
+    }
 )
 
 
@@ -309,10 +320,11 @@ class Session:
         self._sessions.closed(self)  # last: a cancelled request may have let the next one be served
         for timestamp in self._protected.to_take_back():
             self._replicas.submit(TakenBack(Unprotect(timestamp)))
+        self._protected.release_client(self.client)
 
     def is_busy(self) -> bool:
         """Return whether its client waits for something, or holds something."""
-        held = self._replicas.holds_for(self.client)
+        held = self._replicas.holds_for(self.client) or self._protected.holds_for(self.client)
         return bool(self._asked or self._intake or self._protected or held)
 
     # --- input
@@ -476,7 +488,12 @@ class Session:
         ):
             self._fail(number, too_many_protections(self._protected.count))
             return
-        if type(request) is Protect:
+        if type(request) is ReleaseWhole:
+            self._protected.release(request.at, self.client)
+            self._named.pop(number, None)
+            self._say((number, None), answer_bytes(None))
+            return
+        if type(request) in {Protect, ProtectWhole}:
             request = msgspec.structs.replace(request, client=self.client, host=self.host)
         if type(request) in {GrantRights, RevokeRights}:
             request = msgspec.structs.replace(

@@ -29,6 +29,7 @@ from postroom.ranges.carrier import Carrier
 from postroom.ranges.contract import ROOT_ID, UNTIL_IT_HAPPENS
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import Nodes, NodeStatus
+from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.session_ranges import (
@@ -305,7 +306,23 @@ class ClientProtections:
     @property
     def free(self) -> int:
         """Return how many more can be protected: no client has more than are left for others."""
-        return self._replicas.by_id(ROOT_ID).protections.free
+        return self._of_node.free
+
+    @property
+    def _of_node(self) -> Protections:
+        return self._replicas.by_id(ROOT_ID).protections
+
+    def release(self, timestamp: int, client: bytes) -> None:
+        """Close the snapshots that a client has had taken at a timestamp."""
+        self._of_node.release(timestamp, client)
+
+    def release_client(self, client: bytes) -> None:
+        """Close all snapshots of a client."""
+        self._of_node.release_client(client)
+
+    def holds_for(self, client: bytes) -> bool:
+        """Return whether snapshots are kept for a client."""
+        return self._of_node.holds_for(client)
 
     def asks(self, request: Protect | Unprotect) -> None:
         """Note that the client has asked for that, and is not answered yet."""

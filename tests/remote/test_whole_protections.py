@@ -1,0 +1,200 @@
+"""Stores of several ranges are protected as a whole at one moment, and no range lacks a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from postroom.errors import Invalid, SnapshotTooOld, Unavailable
+from postroom.kv import keys, versions
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
+from postroom.messaging.bulk_requests import ScanRecords
+from postroom.ranges.requests import Now
+from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
+from tests.client.stores import Store
+from tests.remote.streams import DatabaseOverStreams
+from tests.server.hosting import ThreeNodes, cut
+from tests.server.splitting import split
+
+HERE, THERE = b"a", b"z"
+"""A key of range 1, and one of range 2."""
+OUTGOING = keys.range_prefix(1) + keys.DELIVERABLE
+
+
+@pytest.fixture(params=[False, True], ids=["embedded", "remote"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return a store of two ranges on one node."""
+    made = Store(remote=request.param)
+    cut(made.node, b"m")
+    made.driver.settle()
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def nodes() -> Iterator[ThreeNodes]:
+    """Return three nodes, of which node 1 leads range 1 and node 2 leads range 2."""
+    made = ThreeNodes()
+    made.lead(1, 1)
+    made.lead(2, 2)
+    yield made
+    made.close()
+
+
+def stored_then(nodes: ThreeNodes, range_id: int, at: int) -> Reader:
+    """Return what a range had stored at a timestamp."""
+    replica = nodes.hosted(range_id, range_id).replica
+    return replica.protections.reader(replica.stored, at)
+
+
+def value_then(nodes: ThreeNodes, key: bytes, at: int) -> bytes | None:
+    stored = stored_then(nodes, 1 if key < b"m" else 2, at)
+    return versions.payload(stored.get(keys.head_key(key)))
+
+
+def has_any(stored: Reader, prefix: bytes) -> bool:
+    return any(True for _ in stored.iterate(prefix, keys.after_prefix(prefix)))
+
+
+def whole_timestamps(nodes: ThreeNodes) -> list[int]:
+    """Return how many timestamps each node protects as a whole."""
+    return [node.root.replica.protections.whole for node in nodes.nodes.values()]
+
+
+def test_all_ranges_of_a_node_are_kept_as_they_were_then(store: Store) -> None:
+    for key in (HERE, THERE):
+        store.db.put(key, b"old")
+    with store.db.hold(whole=True) as at:
+        for key in (HERE, THERE):
+            store.db.put(key, b"new")
+        for start, end in ((b"", b"m"), (b"m", None)):
+            scan = store.core.bulk.records("image", start, end, at=at)
+            ((record,),) = store.driver.run(_listed(scan))
+            assert record.stored.endswith(b"old")
+    assert store.node.root.replica.protections.whole == 0
+    assert store.node.replicas.sizes()["protections"] == 0
+
+
+async def _listed(pages: object) -> list[object]:
+    return [page async for page in pages]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["transaction", "message"])
+def test_a_commit_meanwhile_is_in_all_ranges_or_in_none(nodes: ThreeNodes, kind: str) -> None:
+    client = DatabaseOverStreams(nodes)
+    seen = [is_in_all(client, kind, turns) for turns in range(-20, 20)]
+    assert {*seen} == {True, False}
+
+
+def is_in_all(client: DatabaseOverStreams, kind: str, turns: int) -> bool:
+    """Return whether ranges have what is committed beside a protection, which they do alike.
+
+    Args:
+        client: the client.
+        kind: what is committed.
+        turns: how much later than the protection the commit begins.
+    """
+    nodes, value, hold = client.nodes, b"%d" % turns, client.db.hold(whole=True)
+
+    async def write() -> int:
+        tx = client.db.begin()
+        tx.put(HERE, value)
+        if kind == "transaction":
+            tx.put(THERE, value)
+        else:
+            tx.enqueue_message(b"z" + value, b"")
+        return int(await tx.commit())
+
+    first = client.start(hold.__aenter__()) if turns > 0 else client.start(write())
+    steps = count()
+    client.until(lambda: (client.go_on(first), next(steps))[1] >= abs(turns))
+    second = client.start(write()) if turns > 0 else client.start(hold.__aenter__())
+    client.finish(first, second)
+    at, committed = [int(each.result()) for each in (first, second)][:: 1 if turns > 0 else -1]
+    is_here = value_then(nodes, HERE, at) == value
+    assert is_here == (committed <= at), turns
+    if kind == "transaction":
+        is_there = value_then(nodes, THERE, at) == value
+    else:
+        arrived = keys.inbox_prefix(b"z" + value)
+        is_there = has_any(stored_then(nodes, 1, at), OUTGOING) or has_any(
+            stored_then(nodes, 2, at), arrived
+        )
+    assert is_here == is_there, turns
+    client.run(hold.__aexit__(None, None, None))
+    engine = nodes.nodes[1].engine
+    client.until(lambda: not (any(whole_timestamps(nodes)) or has_any(engine, OUTGOING)))
+    return is_here
+
+
+def test_a_range_that_has_committed_after_the_moment_refuses_it(nodes: ThreeNodes) -> None:
+    client = DatabaseOverStreams(nodes)
+    at = client.ask(Now())
+    client.put(1, THERE, b"later")
+    with pytest.raises(SnapshotTooOld, match="nothing was protected there"):
+        client.ask(ProtectWhole(at))
+    client.ask(ReleaseWhole(at))
+    assert whole_timestamps(nodes) == [0, 0, 0]
+
+
+def test_a_moment_far_ahead_is_refused(nodes: ThreeNodes) -> None:
+    client = DatabaseOverStreams(nodes)
+    before = client.ask(Now())
+    with pytest.raises(Invalid, match="ahead; nothing was protected"):
+        client.ask(ProtectWhole(before + from_seconds(10.0)))
+    assert client.ask(Now()) < before + from_seconds(10.0)
+
+
+def test_snapshots_are_closed_when_their_client_has_vanished(nodes: ThreeNodes) -> None:
+    client = DatabaseOverStreams(nodes)
+    hold = client.db.hold(whole=True)
+    client.run(hold.__aenter__())
+    assert whole_timestamps(nodes)[:2] == [1, 1]
+    client.pass_time(20.0)
+    assert whole_timestamps(nodes)[:2] == [1, 1]
+    for session in list(client._open.values()):
+        session.close()
+    assert whole_timestamps(nodes) == [0, 0, 0]
+
+
+def test_another_client_does_not_release_what_it_has_not_taken(nodes: ThreeNodes) -> None:
+    client, other = DatabaseOverStreams(nodes), DatabaseOverStreams(nodes, seed=4)
+    hold = client.db.hold(whole=True)
+    at = client.run(hold.__aenter__())
+    other.ask(ReleaseWhole(int(at)))
+    assert whole_timestamps(nodes)[:2] == [1, 1]
+
+
+def test_a_node_keeps_so_many_timestamps_for_all_of_its_ranges(nodes: ThreeNodes) -> None:
+    nodes.lead(2, 1)
+    client = DatabaseOverStreams(nodes)
+    holds = [client.db.hold(whole=True) for _ in range(9)]
+    for hold in holds[:8]:
+        client.run(hold.__aenter__())
+    with pytest.raises((Invalid, Unavailable), match="nothing was protected"):
+        client.run(holds[8].__aenter__())
+    assert whole_timestamps(nodes)[0] == 8
+    for hold in holds[:8]:
+        client.run(hold.__aexit__(None, None, None))
+    client.until(lambda: whole_timestamps(nodes) == [0, 0, 0])
+
+
+def test_the_right_half_of_a_split_has_what_the_range_had(store: Store) -> None:
+    for key in (b"p", b"t"):
+        store.db.put(key, b"old")
+    with store.db.hold(whole=True) as at:
+        right = split(store, b"s").range_id
+        for key in (b"p", b"t"):
+            store.db.put(key, b"new")
+        for start, end, range_id in ((b"m", b"s", 2), (b"s", None, right)):
+            page = store.driver.run(_asked(store, ScanRecords("image", start, end, int(at))))
+            assert (page.range_id, page.rows) == (range_id, 1)
+            assert page.columns["stored"].data.endswith(b"old")
+    assert store.node.root.replica.protections.whole == 0
+
+
+async def _asked(store: Store, request: ScanRecords) -> object:
+    return await store.core._sender.send(request)
