@@ -479,6 +479,7 @@ class Session:
         self._fail(number, failure)
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
+        named = self._named.pop(number, None)
         if type(request) is DescribeNode:
             self._replicas.charge(request.steps)
             self._say((number, self._node.describe()), 1024)
@@ -490,30 +491,17 @@ class Session:
             return
         if type(request) is ReleaseWhole:
             self._protected.release(request.at, self.client)
-            self._named.pop(number, None)
             self._say((number, None), answer_bytes(None))
             return
-        if type(request) in {Protect, ProtectWhole}:
-            request = msgspec.structs.replace(request, client=self.client, host=self.host)
-        if type(request) in {GrantRights, RevokeRights}:
-            request = msgspec.structs.replace(
-                request,
-                by=self.access.who(self.host),
-                is_administrator=self.access.role is Role.ADMIN,
-            )
-        if type(request) is NoteActions:
-            request = msgspec.structs.replace(request, through=self.access.who(self.host))
         if type(request) is Unprotect and not self._protected.may_protect(request.timestamp):
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))
             return
-        named = self._named.pop(number, None)
+        request = self._completed(request)
         kind: type[ClientCall] = ClientCall if named is None else NamingCall
         if type(request) in {Protect, Unprotect}:
             kind = Protecting
             self._protected.asks(request)
-        if type(request) is ReapQueue and request.bytes_max > REAPED_BYTES_MAX:
-            request = msgspec.structs.replace(request, bytes_max=REAPED_BYTES_MAX)
         self._asked[number] = call = kind(self, number, request, size)
         self._admission.entered(size)
         self._own_bytes += size
@@ -523,6 +511,22 @@ class Session:
             submit_to_range(self._replicas, call, call.range_id, generation)
         else:
             self._replicas.submit(call)
+
+    def _completed(self, request: Any) -> Any:
+        """Return a request with what the node says in the place of its client."""
+        kind, replace = type(request), msgspec.structs.replace
+        if kind in {Protect, ProtectWhole}:
+            return replace(request, client=self.client, host=self.host)
+        if kind in {GrantRights, RevokeRights}:
+            is_administrator = self.access.role is Role.ADMIN
+            return replace(
+                request, by=self.access.who(self.host), is_administrator=is_administrator
+            )
+        if kind is NoteActions:
+            return replace(request, through=self.access.who(self.host))
+        if kind is ReapQueue and request.bytes_max > REAPED_BYTES_MAX:
+            return replace(request, bytes_max=REAPED_BYTES_MAX)
+        return request
 
     def withdraw(self, numbers: Sequence[int]) -> None:
         """Withdraw requests, which are not wanted any more."""
