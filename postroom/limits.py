@@ -23,6 +23,20 @@ CLOCK_OFFSET_SECONDS_MAX: Final = 0.5
 
 GC_TTL_SECONDS: Final = 60.0
 """The time for which an overwritten version can still be read."""
+GC_TTL_SECONDS_MAX: Final = 366 * 86_400.0
+GC_INTERVAL_SECONDS: Final = 5.0
+"""The time from one collection of garbage in a range to the next, at least."""
+GC_INTERVAL_SECONDS_MAX: Final = 3600.0
+POLL_SECONDS: Final = 5.0
+"""The time after which a node looks for work that it has not heard of."""
+POLL_SECONDS_MIN: Final = 0.05
+POLL_SECONDS_MAX: Final = 10.0
+SLOW_SECONDS_MAX: Final = 3600.0
+"""The longest time from which commits and locks may be logged as slow."""
+SETTING_BYTES_MAX: Final = 1 << 50
+"""The greatest value of a setting in bytes."""
+SETTING_NAME_CHARACTERS_MAX: Final = 64
+"""The longest name that a request to change a setting may have."""
 
 SYNC_INTERVAL_SECONDS: Final = 0.05
 """The most that a loss of power may cost with ``durability="interval"``."""

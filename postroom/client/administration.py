@@ -37,10 +37,12 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges import settings
 from postroom.ranges.lease_moves import MoveLease
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.protections import KeepPosition
-from postroom.ranges.split.requests import AwaitSplit, ConfigureRanges, NewRangeId, PrepareSplit
+from postroom.ranges.settings import ChangeSetting, ReadSettings, SettingValue
+from postroom.ranges.split.requests import AwaitSplit, NewRangeId, PrepareSplit
 
 
 class Administration:
@@ -413,8 +415,38 @@ class Administration:
         """
         if split_bytes is not None:
             arguments.count(split_bytes, "split_bytes", 0)
-        configured: int = await self._sender.send(ConfigureRanges(split_bytes))
-        return configured
+            return int((await self.change_setting(settings.SPLIT_BYTES, split_bytes)).value)
+        found = {each.name: each for each in await self.settings()}
+        return int(found[settings.SPLIT_BYTES].value)
+
+    async def settings(self) -> list[SettingValue]:
+        """Return the settings that change while the store runs, for layers on top.
+
+        Raises:
+            Unavailable: see ``get``.
+            AccessDenied: this client is no administrator.
+        """
+        found: list[SettingValue] = await self._sender.send(ReadSettings())
+        return found
+
+    async def change_setting(self, name: str, value: float | None) -> SettingValue:
+        """Change a setting on all nodes within seconds, for layers on top; return it.
+
+        Args:
+            name: the name, as ``postroom settings list`` shows it.
+            value: bytes or seconds; infinite seconds turn ``slow`` off; ``None``: as the nodes were
+                started.
+
+        Raises:
+            Invalid: there is no such setting, or the value is out of its range.
+            Unavailable, CommitUnknown: see ``put``.
+            AccessDenied: this client is no administrator.
+        """
+        if value is not None:
+            arguments.number(value, "value")
+        settings.check(name, value)
+        changed: SettingValue = await self._sender.send(ChangeSetting(name, value))
+        return changed
 
     async def split(self, key: bytes) -> RangeInfo:
         """Split a range in two, and wait for it; return the range that begins at ``key`` then.

@@ -63,6 +63,8 @@ class Administration:
     ranges = blocking(administration.Administration.ranges)
     move_lease = blocking(administration.Administration.move_lease)
     configure_ranges = blocking(administration.Administration.configure_ranges)
+    settings = blocking(administration.Administration.settings)
+    change_setting = blocking(administration.Administration.change_setting)
     split = blocking(administration.Administration.split)
     status = blocking(administration.Administration.status)
     close = blocking(administration.Administration.close)

@@ -8,6 +8,7 @@ from typing import Final
 from postroom.kv.engine import Budget
 from postroom.kv.storage import Storage
 from postroom.metrics.table import Point
+from postroom.ranges.settings import DISK_RESERVE
 from postroom.server.describe import service_status
 from postroom.server.node import Node
 from postroom.version import VERSION
@@ -71,7 +72,7 @@ def storage(node: Node) -> Iterator[Point]:
         yield Point("postroom_memory_budget_bytes", size, (share,))
     yield Point("postroom_disk_bytes", engine.disk_bytes())
     yield Point("postroom_disk_free_bytes", engine.free_bytes())
-    reserve = node.options.disk_reserve_bytes
+    reserve = node.settings[DISK_RESERVE]
     yield Point("postroom_disk_reserve_bytes", reserve + engine.working_bytes() if reserve else 0)
     yield Point("postroom_writes_refused", bool(node.refused))
     yield Point("postroom_disk_damaged", bool(node.damage.found))

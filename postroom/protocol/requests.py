@@ -51,6 +51,7 @@ from postroom.ranges import (
     nodes,
     protection_news,
     protections,
+    settings,
     whole_protections,
 )
 from postroom.ranges import partitions as bulk_keys
@@ -72,6 +73,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     nodes,
     access,
     audit,
+    settings,
     transactions,
     messages,
     bulk_messages,

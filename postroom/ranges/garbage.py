@@ -197,8 +197,8 @@ class Collector:
         wake_up: the wake-up that something may have been committed.
         clock: the node's clock.
         last_commit: returns the last commit of the range.
-        gc_ttl_seconds: the age from which versions are garbage.
-        interval_seconds: the time from one collection to the next, at least.
+        gc_ttl_seconds: returns the age from which versions are garbage.
+        interval_seconds: returns the time from one collection to the next, at least.
     """
 
     send: Callable[[CollectGarbage], Awaitable[Collected]]
@@ -206,28 +206,42 @@ class Collector:
     wake_up: ServiceWakeUp
     clock: HybridLogicalClock
     last_commit: Callable[[], int]
-    gc_ttl_seconds: float
-    interval_seconds: float
+    gc_ttl_seconds: Callable[[], float]
+    interval_seconds: Callable[[], float]
     _clean_since: int = field(default=-1, init=False)
-    _due: int = field(default=0, init=False)
+    _oldest: int = field(default=0, init=False)
 
     async def run(self) -> None:
         """Collect, for ever."""
         while True:
-            # A new leaseholder hears of protections meanwhile: nothing may shorten this.
-            await self.sleep(self.interval_seconds)
+            await self._pause()
             while not self._has_work():
                 await self.wake_up.wait(self._seconds_left())
             with suppress(Retryable, CommitUnknown):  # the next round does it
                 await self.collect()
 
+    async def _pause(self) -> None:
+        """Sleep for an interval, in steps, since it may change meanwhile.
+
+        A new leaseholder hears of protections in the first step: nothing may shorten that.
+        """
+        slept = 0.0
+        while (left := self.interval_seconds() - slept) > 0:
+            step = min(left, limits.GC_INTERVAL_SECONDS)
+            await self.sleep(step)
+            slept += step
+
     def _has_work(self) -> bool:
-        if self._due:
+        if self._oldest:
             return self._due <= self.clock.reading()
         return self._clean_since != self.last_commit()
 
+    @property
+    def _due(self) -> int:
+        return self._oldest + self._age + from_milliseconds(1)
+
     def _seconds_left(self) -> float:
-        return self.clock.seconds_until(self._due) if self._due else math.inf
+        return self.clock.seconds_until(self._due) if self._oldest else math.inf
 
     async def collect(self) -> int:
         """Collect everything that is old enough now; return the number of engine keys removed."""
@@ -238,12 +252,12 @@ class Collector:
             removed += answer.keys
             more = answer.more
             self._clean_since = before
-            self._due = answer.oldest and answer.oldest + self._age + from_milliseconds(1)
+            self._oldest = answer.oldest
         return removed
 
     @property
     def _age(self) -> int:
-        return from_seconds(max(self.gc_ttl_seconds, RECORD_SECONDS))
+        return from_seconds(max(self.gc_ttl_seconds(), RECORD_SECONDS))
 
     async def _collect_some(self) -> Collected:
         """Collect as much at a time as makes no more than one command: keys may be long."""

@@ -116,7 +116,7 @@ class ProtectionTeller:
         sleep: waits for a number of seconds.
         has_listeners: returns whether another node may lead another range.
         is_alone: whether no client outlives the process.
-        kept_seconds: the time for which overwritten versions are kept.
+        kept_seconds: returns the time for which overwritten versions are kept.
     """
 
     protections: Protections
@@ -124,7 +124,7 @@ class ProtectionTeller:
     sleep: Callable[[float], Awaitable[None]]
     has_listeners: Callable[[], bool]
     is_alone: bool
-    kept_seconds: float
+    kept_seconds: Callable[[], float]
 
     async def run(self) -> None:
         """Tell them, for ever."""
@@ -145,4 +145,4 @@ class ProtectionTeller:
         return self.has_listeners() or (is_news and not self.is_alone)
 
     def _age_max(self) -> int:
-        return from_seconds(self.kept_seconds - HEARD_SECONDS) if self.has_listeners() else 0
+        return from_seconds(self.kept_seconds() - HEARD_SECONDS) if self.has_listeners() else 0

@@ -17,7 +17,13 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine, WriteSet
-from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
+from postroom.limits import (
+    DISK_RESERVE_BYTES,
+    GC_INTERVAL_SECONDS,
+    GC_TTL_SECONDS,
+    MEMORY_BYTES,
+    POLL_SECONDS,
+)
 from postroom.messaging.handover.sending import SendingService
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.claiming import QueueEnvironment
@@ -25,7 +31,7 @@ from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Move
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.raft.interface import NodeId, RaftOptions
-from postroom.ranges import access, audit, protection_news
+from postroom.ranges import access, audit, protection_news, settings
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key
 from postroom.ranges.garbage import Collector
@@ -35,12 +41,12 @@ from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.protection_news import ProtectionTeller, limit_as_heard, read_news
 from postroom.ranges.replica import Replica
-from postroom.ranges.split import by_size
-from postroom.ranges.split.by_size import SPLIT_BYTES_KEY, SizeSplits
+from postroom.ranges.settings import SETTINGS_KEY, SettingsInForce
+from postroom.ranges.slow_log import SlowLog
+from postroom.ranges.split.by_size import SizeSplits
 from postroom.ranges.split.halving import Halving
 from postroom.ranges.split.preparing import Preparing
 from postroom.ranges.split.service import SplitService
-from postroom.ranges.timed_replica import SlowLog, TimedReplica
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.ranges.transactions.records import has_under_way
 from postroom.ranges.transactions.service import TransactionService
@@ -85,8 +91,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     raft: RaftOptions | None = None
     sync_interval_seconds: float | None = None
     gc_ttl_seconds: float = GC_TTL_SECONDS
-    gc_interval_seconds: float = 5.0
-    poll_seconds: float = 5.0
+    gc_interval_seconds: float = GC_INTERVAL_SECONDS
+    poll_seconds: float = POLL_SECONDS
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
     memory_bytes: int = MEMORY_BYTES
     rests_alone: bool = False
@@ -96,6 +102,16 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_general_only: bool = msgspec.field(
         default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
     )
+
+    def live_settings(self) -> dict[str, float]:
+        """Return the options that are in force until the store has such settings, by name."""
+        return {
+            settings.DISK_RESERVE: self.disk_reserve_bytes,
+            settings.GC_INTERVAL: self.gc_interval_seconds,
+            settings.GC_TTL: self.gc_ttl_seconds,
+            settings.POLL: self.poll_seconds,
+            settings.SLOW: settings.OFF if self.slow_seconds is None else self.slow_seconds,
+        }
 
 
 class AssembledNode(HostingNode, Protocol):
@@ -107,6 +123,8 @@ class AssembledNode(HostingNode, Protocol):
     consensus: Consensus
     calls: RangeCalls
     damage: Damage
+    settings: SettingsInForce
+    slow_log: SlowLog
 
     @property
     def chance(self) -> Callable[[], float]:
@@ -121,6 +139,9 @@ class AssembledNode(HostingNode, Protocol):
 
     def observe_grants(self, stored: bytes | None) -> None:
         """Take the new record of the grants."""
+
+    def observe_settings(self, stored: bytes | None) -> None:
+        """Take the new record of the settings."""
 
     def check_new_range(self, range_id: int) -> None:
         """Check that a range with this id may begin."""
@@ -178,7 +199,8 @@ def assemble_range(
         wake_ups: the wake-ups of its services.
     """
     options = node.options
-    replica = _replica(range_id, node, host, stored, wake_ups.create())
+    replica = Replica(range_id, options.node_id, stored, node.clock, host, wake_ups.create())
+    replica.slow_log = node.slow_log
     protections, registry = replica.protections, replica.registry
     if range_id != ROOT_ID:
         root = node.replicas.by_id(ROOT_ID)
@@ -199,7 +221,7 @@ def assemble_range(
         chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
         holders=replica.holders,
         reader=protections.reader, may_purge=replica.positions.limit,
-        kept=from_seconds(options.gc_ttl_seconds), wake_up=advances,
+        kept=lambda: from_seconds(node.settings[settings.GC_TTL]), wake_up=advances,
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,
     )  # fmt: skip
@@ -217,23 +239,6 @@ def assemble_range(
     return RangeComponents(
         replica, messaging, deliveries, executions, departures, advances, splits, preparing
     )
-
-
-def _replica(
-    range_id: int, node: AssembledNode, host: Host, stored: Engine, watched: WakeUp
-) -> Replica:
-    """Return a replica; one that takes times, if the node was asked for it."""
-    options, clock = node.options, node.clock
-    if options.slow_seconds is None:
-        return Replica(range_id, options.node_id, stored, clock, host, watched)
-    replica = TimedReplica(range_id, options.node_id, stored, clock, host, watched)
-    root = replica if range_id == ROOT_ID else node.replicas.by_id(ROOT_ID)
-    assert isinstance(root, TimedReplica)
-    if root is replica:
-        replica.watch(SlowLog(options.slow_seconds, node.monotonic))
-    else:
-        replica.watch(root.slow_log)
-    return replica
 
 
 def held_ranges(engine: Engine, stored: Engine) -> list[int]:
@@ -284,8 +289,8 @@ def host_range(
         access.register(replica.registry)
         audit.register(replica.registry)
         replica.registry.observers[access.ACCESS_KEY] = node.observe_grants
-        by_size.register(replica.registry)
-        replica.registry.observers[SPLIT_BYTES_KEY] = lambda _: node.rounds.wake_all()
+        node.settings.register(replica.registry)
+        replica.registry.observers[SETTINGS_KEY] = node.observe_settings
         protection_news.register(replica.registry, replica.protections)
     LeaseMoves(replica.listing, hosted).register(replica.registry)
     _observe_bounds(hosted, replica, node)
@@ -295,7 +300,8 @@ def host_range(
     )
     if node.damage.found:
         replica.group.step_aside()
-    rest = Rest(partial(_first_due, made, node.engine), node.clock, tasks, options.poll_seconds)
+    poll = node.settings.reader(settings.POLL)
+    rest = Rest(partial(_first_due, made, node.engine), node.clock, tasks, poll)
     services = _services(hosted, node, made, stored)
     hosted.equip(replica, made.messaging, services, rest, node.damage)
     return hosted
@@ -327,10 +333,13 @@ def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> Protecti
     def has_listeners() -> bool:
         return len(node.replicas.hosted) > 1 and len(root.group.members) > 1
 
+    def kept_seconds() -> float:
+        return max(node.settings[settings.GC_TTL], RECORD_SECONDS)
+
     return ProtectionTeller(
         root.protections, hosted.upkeep, node.tasks.sleep, has_listeners,
         is_alone=node.options.rests_alone,
-        kept_seconds=max(node.options.gc_ttl_seconds, RECORD_SECONDS),
+        kept_seconds=kept_seconds,
     )  # fmt: skip
 
 
@@ -348,17 +357,17 @@ def _services(
     create, moving = hosted.wake_ups.create, (node.clock.seconds_until, last_commit)
     sending = SendingService(
         hosted.range_id, messaging.outboxes, stored, node.calls, upkeep, made.departures,
-        tasks.monotonic, options.poll_seconds,
+        tasks.monotonic, node.settings.reader(settings.POLL),
     )  # fmt: skip
     collector = Collector(
         upkeep, tasks.sleep, create(), node.clock, last_commit,
-        options.gc_ttl_seconds, options.gc_interval_seconds,
+        node.settings.reader(settings.GC_TTL), node.settings.reader(settings.GC_INTERVAL),
     )  # fmt: skip
     transactions = TransactionService(replica, node.calls, tasks.monotonic, create())
     splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
     growth = SizeSplits(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
-        create(), options.split_bytes,
+        create(), node.settings, options.split_bytes,
     )  # fmt: skip
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,

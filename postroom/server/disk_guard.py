@@ -103,12 +103,12 @@ class DiskReserve:
     """
 
     def __init__(self, reserve_bytes: int) -> None:
-        self._reserve_bytes = reserve_bytes
+        self.reserve_bytes = reserve_bytes
         self._is_told = self._is_full_told = False
         self._scarce_at = 0.0
 
     def _wanted(self, space: Space) -> int:
-        return self._reserve_bytes + space.working_bytes if self._reserve_bytes else 0
+        return self.reserve_bytes + space.working_bytes if self.reserve_bytes else 0
 
     def is_near(self, space: Space, near_bytes: int) -> bool:
         """Return whether writes would be refused with ``near_bytes`` less room."""
@@ -137,7 +137,7 @@ class DiskReserve:
                 "some space, or delete something and wait until it is collected, then try again",
                 retry_after=1.0,
             ),
-            upkeep=free < working + self._reserve_bytes // UPKEEP_SHARE,
+            upkeep=free < working + self.reserve_bytes // UPKEEP_SHARE,
         )
 
     def tell(self, space: Space, now: float) -> None:
@@ -247,14 +247,19 @@ class DiskGuard:
         self._writer = writer
         self._damage = damage
         self._reserve = DiskReserve(reserve_bytes)
-        self._log_bytes = min(LOG_BYTES, reserve_bytes // LOG_SHARE)
-        self._step_bytes = reserve_bytes // STEP_SHARE
+        self.change_reserve(reserve_bytes)
         self._compacted_at = node.monotonic()
         self.refused = ""
         self.look_at = self._measure_at = self._hand_over_at = self._try_at = node.monotonic()
         self._try_pause = TRY_SECONDS_FIRST
         self._pause = HAND_OVER_SECONDS_FIRST
         self._measured = Space(0)
+
+    def change_reserve(self, reserve_bytes: int) -> None:
+        """Refuse writes from now on when less is free."""
+        self._reserve.reserve_bytes = reserve_bytes
+        self._log_bytes = min(LOG_BYTES, reserve_bytes // LOG_SHARE)
+        self._step_bytes = reserve_bytes // STEP_SHARE
 
     def look(self) -> None:
         """Refuse writes in time: a device that fills up in the middle of one stops the store."""

@@ -44,6 +44,8 @@ from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
+from postroom.ranges.settings import DISK_RESERVE, POLL, SETTINGS_KEY, SLOW, SettingsInForce
+from postroom.ranges.slow_log import SlowLog
 from postroom.ranges.split.records import last_range_id
 from postroom.ranges.waiting import earlier
 from postroom.server.assembly import NodeOptions, Observer, held_ranges, host_range
@@ -89,6 +91,8 @@ class Node:
         on_nodes: called when ``nodes`` has changed.
         grants: the rights that are granted to clients, as applied here.
         on_grants: called when ``grants`` has changed.
+        settings: the settings that are in force.
+        slow_log: the log of slow calls in its ranges.
         certificate: the fault of its certificates; empty: none.
         link_error: returns why there is no connection to a node, for people; empty: there is one.
         on_malformed: called with the sender of a frame that was dropped because it is malformed.
@@ -142,25 +146,33 @@ class Node:
         self._peer_clocks = PeerClocks(clock)
         self.clock.judge = self._peer_clocks.judge
         self._look_at_clocks_at = 0.0
-        self.nodes = decode_nodes(engine.get(nodes_key(ROOT_ID)))
-        self.grants = Grants(engine.get(ACCESS_KEY))
+        self._read_records()
         self.damage = Damage(engine)
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
         self.replicas = Replicas(clock.monotonic)
-        self.rounds = ServiceRounds(self, options.poll_seconds)
+        self.rounds = ServiceRounds(self, self.settings.reader(POLL))
         self._spreading = Services(
             self.tasks, {"lease spreading": LeaseSpreading(self, options.spread_seconds).run}
         )
         self.departing = DepartingRanges(self, engine, self._stored)
         self._incoming = IncomingRanges(self)
         self._host_held_ranges()
-        self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
+        self._guard = DiskGuard(self, self.damage, self._writer, int(self.settings[DISK_RESERVE]))
         if storage is not None:
             self._incoming.is_applying = True
             bring_up_to_date(storage, self.consensus, self._incoming.written)
             self._incoming.is_applying = False
+
+    def _read_records(self) -> None:
+        """Read the records of the root that the node keeps in memory."""
+        get = self.engine.get
+        self.nodes = decode_nodes(get(nodes_key(ROOT_ID)))
+        self.grants = Grants(get(ACCESS_KEY))
+        self.settings = SettingsInForce(self.options.live_settings(), get(SETTINGS_KEY))
+        self.slow_log = SlowLog(self.monotonic)
+        self.slow_log.change(self.settings[SLOW])
 
     @without_collections()
     def _host_held_ranges(self) -> None:
@@ -428,6 +440,13 @@ class Node:
         """Take the new record of the grants."""
         self.grants = Grants(stored)
         self.on_grants()
+
+    def observe_settings(self, stored: bytes | None) -> None:
+        """Take the new record of the settings."""
+        self.settings.take(stored)
+        self.slow_log.change(self.settings[SLOW])
+        self._guard.change_reserve(int(self.settings[DISK_RESERVE]))
+        self.rounds.wake_all()
 
     # --- turns
 

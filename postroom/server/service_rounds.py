@@ -20,6 +20,7 @@ While nothing is served here, there are no rounds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from postroom.kv.clock import JITTER_MILLISECONDS, LOGICAL_BITS, HybridLogicalClock
@@ -45,13 +46,12 @@ class ServiceRounds:
 
     Args:
         node: the node.
-        look_seconds: the time from one round to the next.
+        look_seconds: returns the time from one round to the next.
     """
 
-    def __init__(self, node: RoundsNode, look_seconds: float) -> None:
+    def __init__(self, node: RoundsNode, look_seconds: Callable[[], float]) -> None:
         self._node = node
         self._look_seconds = look_seconds
-        self._rounds = max(round(ALL_SECONDS / look_seconds), 1)
         self._number = 0
         self._begun = self._wakes_all = False
         self._committed: dict[int, int] = {}
@@ -71,19 +71,20 @@ class ServiceRounds:
         self._begun = True
         pending = Pending()
         pending.callback = self._look
-        self._node.tasks.at(self._look_seconds, pending)
+        self._node.tasks.at(self._look_seconds(), pending)
 
     def _look(self) -> None:
         self._begun = False
         before, self._committed = self._committed, {}
         ahead, wakes_all = self._has_run_ahead(), self._wakes_all
-        self._number, self._wakes_all = (self._number + 1) % self._rounds, False
+        rounds = max(round(ALL_SECONDS / self._look_seconds()), 1)
+        self._number, self._wakes_all = (self._number + 1) % rounds, False
         for range_id, hosted in self._node.replicas.hosted.items():
             if not hosted.services.running:
                 hosted.rouse_to_collect()
                 continue
             committed = self._committed[range_id] = hosted.replica.last_commit
-            is_due = range_id % self._rounds == self._number
+            is_due = range_id % rounds == self._number
             if is_due or wakes_all or committed != before.get(range_id):
                 hosted.services.wake()
             elif ahead:

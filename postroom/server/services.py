@@ -420,7 +420,7 @@ class Rest:
         first_due: returns when the first entry of an outbox is due; 0: there is none.
         clock: the node's.
         tasks: the node's, which wake it.
-        look_seconds: how often the wall clock is looked at: it may have been set.
+        look_seconds: returns how often the wall clock is looked at: it may have been set.
     """
 
     def __init__(
@@ -428,7 +428,7 @@ class Rest:
         first_due: Callable[[], int],
         clock: HybridLogicalClock,
         tasks: NodeTasks,
-        look_seconds: float,
+        look_seconds: Callable[[], float],
     ) -> None:
         self._first_due = first_due
         self._clock = clock
@@ -452,4 +452,4 @@ class Rest:
             return
         later = Pending()
         later.callback = lambda: self.watch_over(replica)
-        self._tasks.at(min(seconds, self._look_seconds), later)
+        self._tasks.at(min(seconds, self._look_seconds()), later)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.cli.settings import SETTINGS
+from postroom.cli.settings import NAMES
 from postroom.limits import MEMORY_BYTES
 from tests.cli.commands import failed_with, invoke, lines, records
 from tests.gateway.processes import free_address, running
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> tuple[str, str]:
 
 def test_settings_of_a_new_store_are_the_defaults(store: tuple[str, str]) -> None:
     listed = {each["name"]: each for each in records("settings", "list", *store)}
-    assert list(listed) == list(SETTINGS)
+    assert list(listed) == NAMES
     assert listed["split-bytes"] == {"name": "split-bytes", "value": 0, "source": "default"}
     assert listed["memory"]["value"] == MEMORY_BYTES
     assert listed["engine"]["value"] in {"leveldb", "rocksdb"}
@@ -37,9 +37,24 @@ def test_a_setting_is_changed_at_once_for_other_clients(tmp_path: Path) -> None:
         assert lines("settings", "set", "split-bytes", "8MiB", *node) == ["8388608"]
         assert db.configure_ranges() == 8 << 20
         assert lines("settings", "get", "split-bytes", *node) == ["8388608"]
-        (_, memory, split) = records("settings", "list", *node)
+        listed = {each["name"]: each for each in records("settings", "list", *node)}
+        memory, split = listed["memory"], listed["split-bytes"]
         assert memory == {"name": "memory", "value": 16 << 20, "source": "--memory"}
         assert split == {"name": "split-bytes", "value": 8 << 20, "source": "the store"}
+
+
+@pytest.mark.parametrize("value", ["7.5", "off"])
+def test_a_setting_in_seconds_is_changed_and_reset(store: tuple[str, str], value: str) -> None:
+    assert lines("settings", "set", "slow", value, *store) == [value]
+    assert lines("settings", "get", "slow", *store) == [value]
+    (told,) = records("settings", "reset", "slow", *store)
+    assert told == {"name": "slow", "value": "off", "source": "default"}
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "off", "1e9", "soon", ""])
+def test_a_time_out_of_range_changes_nothing(store: tuple[str, str], value: str) -> None:
+    assert invoke("settings", "set", *store, "--", "gc-ttl", value).exit_code == 2
+    assert lines("settings", "get", "gc-ttl", *store) == ["60"]
 
 
 @pytest.mark.parametrize("value", ["1", "many", "-1", ""])
@@ -58,12 +73,10 @@ def test_a_setting_of_a_start_names_its_option(
 
 
 def test_an_unknown_setting_names_the_known_ones(store: tuple[str, str]) -> None:
-    assert failed_with(
-        invoke("settings", "get", "colour", *store), 2, "engine, memory, split-bytes"
-    )
+    assert failed_with(invoke("settings", "get", "colour", *store), 2, "disk-reserve, engine")
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_setting_is_explained(name: str) -> None:
     (told,) = records("settings", "explain", name)
     assert set(told) == {"name", "meaning", "type", "range", "default", "takes_effect"}

@@ -149,8 +149,8 @@ class OneRange:
             seconds_until=clock.seconds_until, chance=lambda: 0.5,
             check_age=replica.check_age, wake_tokens=replica.wake,
             holders=replica.holders, reader=replica.protections.reader,
-            may_purge=replica.positions.limit, kept=0, wake_up=_WakeUp(), forgets_strangers=False,
-            rouse=lambda: None,
+            may_purge=replica.positions.limit, kept=lambda: 0, wake_up=_WakeUp(),
+            forgets_strangers=False, rouse=lambda: None,
         )  # fmt: skip
         self.messaging = messaging = Messaging(
             replica, _WakeUp(), _WakeUp(), Notice(), environment,

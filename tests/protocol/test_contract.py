@@ -57,7 +57,6 @@ from postroom.ranges.requests import (
     TransactionId,
 )
 from postroom.ranges.rights import Verb
-from postroom.ranges.split import by_size
 from postroom.server.assembly import assemble_range
 from postroom.server.services import WakeUps
 from tests.client.stores import Store
@@ -218,7 +217,7 @@ def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     access.register(registry)
     audit.register(registry)
     LeaseMoves(made.replica.listing, store.node.root).register(registry)
-    by_size.register(registry)
+    store.node.settings.register(registry)
     protection_news.register(registry, made.replica.protections)
     evaluated = [*registry.reads, *registry.commands, *registry.writes]
     elsewhere = {DescribeNode, ReleaseLocks}  # the node itself, and the replica itself

@@ -110,7 +110,8 @@ load_rows             write            everything
 end_load              write            everything
 move_lease            admin            everything
 new_range_id          admin            everything
-configure_ranges      admin            everything
+read_settings         admin            everything
+change_setting        admin            everything
 prepare_split         admin            keys
 await_split           admin            keys
 cancel_split          admin            keys

@@ -16,7 +16,7 @@ from postroom.limits import LOCK_WAIT_SECONDS_MAX
 from postroom.log_once import BURST_LINES
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Put
-from postroom.ranges.timed_replica import TimedCall, TimedReplica
+from postroom.ranges.slow_log import TimedCall
 from tests.client.stores import Store
 
 
@@ -139,8 +139,6 @@ def test_a_commit_that_was_refused_in_line_has_waited_for_the_lock_until_then() 
 
 
 def test_a_call_that_has_ended_is_not_kept(store: Store) -> None:
-    replica: Any = store.node.root.replica
-    assert type(replica) is TimedReplica
     waiting_commit(store, 1.0)
     lose(store, b"key")
     holder = store.db.begin()
@@ -149,14 +147,14 @@ def test_a_call_that_has_ended_is_not_kept(store: Store) -> None:
     store.driver.settle()
     holder.rollback()
     store.driver.settle()
-    assert replica._timed == {}
+    assert store.node.slow_log.timed == {}
 
 
 def test_a_call_that_is_cancelled_is_not_kept() -> None:
     async def use() -> None:
         async with await postroom.aio.open(":memory:", slow=0.5) as db:
             sender: Any = db.sender
-            timed = sender.node.root.replica._timed
+            timed = sender.node.slow_log.timed
             holder = db.begin()
             await holder.get_for_update(b"key")
             waiting = asyncio.ensure_future(db.put(b"key", b"x"))
@@ -190,7 +188,11 @@ def test_a_commit_that_waited_in_vain_is_logged(
 
 def test_a_store_that_was_not_asked_takes_no_times() -> None:
     store = Store()
-    assert type(store.node.root.replica) is not TimedReplica
+    holder = store.db.begin()
+    holder.get_for_update(b"key")
+    store.start(store.core.put(b"key", b"x"))
+    assert store.node.slow_log.timed == {}
+    holder.rollback()
     store.db.close()
 
 

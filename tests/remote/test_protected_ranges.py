@@ -178,7 +178,7 @@ def told(rounds: list[int], *, is_alone: bool, has_listeners: bool) -> list[int]
 
     teller = ProtectionTeller(
         protections, send, sleep, lambda: has_listeners,
-        is_alone=is_alone, kept_seconds=75.0,
+        is_alone=is_alone, kept_seconds=lambda: 75.0,
     )  # fmt: skip
     with pytest.raises(_Pause):
         teller.run().send(None)

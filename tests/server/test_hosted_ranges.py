@@ -384,7 +384,7 @@ def test_a_range_that_comes_later_hears_of_refusals_and_leases() -> None:
     store = Store()
     told = list[int]()
     store.node.replicas.on_lease(lambda: told.append(1))
-    store.node._guard._reserve._reserve_bytes = 1 << 60
+    store.node._guard.change_reserve(1 << 60)
     store.advance(1.0)
     assert store.node.refused
     _, other = cut(store.node, b"m")

@@ -29,7 +29,7 @@ class Node:
         self.woken = dict.fromkeys(range(1, ranges + 1), 0)
         self.sleeps_for = dict.fromkeys(self.woken, float("inf"))
         self.replicas = SimpleNamespace(hosted={each: self._hosted(each) for each in self.woken})
-        self.rounds = ServiceRounds(cast("Any", self), LOOK_SECONDS)
+        self.rounds = ServiceRounds(cast("Any", self), lambda: LOOK_SECONDS)
 
     def _hosted(self, range_id: int) -> SimpleNamespace:
         wake_ups = WakeUps(self.tasks)

@@ -59,7 +59,7 @@ class World:
     def collector(self) -> Collector:
         return Collector(
             self.collect, self.tasks.sleep, self.wake_up, self.clock,
-            lambda: self.last_commit, 60, 5,
+            lambda: self.last_commit, lambda: 60, lambda: 5,
         )  # fmt: skip
 
 

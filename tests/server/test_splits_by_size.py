@@ -13,9 +13,9 @@ from postroom.limits import SPLIT_BYTES_MIN
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import Role
 from postroom.ranges.listing import ListRanges, RangeInfo
+from postroom.ranges.settings import SPLIT_BYTES, ChangeSetting, ReadSettings
 from postroom.ranges.split import by_size
 from postroom.ranges.split.by_size import REFUSED_SECONDS, RETRY_SECONDS, key_to_split
-from postroom.ranges.split.requests import ConfigureRanges
 from tests.client.stores import Store
 from tests.remote.streams import Streams
 from tests.server.hosting import ThreeNodes
@@ -89,7 +89,7 @@ def test_the_first_word_counts_until_a_user_says_another_one() -> None:
 
 
 def test_a_size_that_is_no_size_is_refused(store: Store) -> None:
-    with pytest.raises(Invalid, match=f"{SPLIT_BYTES_MIN:,} bytes at least, not 1,000"):
+    with pytest.raises(Invalid, match=f"{SPLIT_BYTES_MIN} to .*, not 1000"):
         store.db.configure_ranges(split_bytes=1000)
     with pytest.raises(ValueError, match="split_bytes is at least 0"):
         store.db.configure_ranges(split_bytes=-1)
@@ -149,9 +149,9 @@ def test_the_leader_of_another_range_gets_its_ids_from_the_root() -> None:
 def test_a_follower_knows_the_setting() -> None:
     nodes = ThreeNodes()
     nodes.lead(1, 1)
-    assert nodes.ask(1, ConfigureRanges(8 * MIB)) == 8 * MIB
+    assert nodes.ask(1, ChangeSetting(SPLIT_BYTES, 8 * MIB)).value == 8 * MIB
     nodes.lead(1, 3)
-    assert nodes.ask(3, ConfigureRanges()) == 8 * MIB
+    assert {each.name: each.value for each in nodes.ask(3, ReadSettings())}[SPLIT_BYTES] == 8 * MIB
     nodes.close()
 
 
@@ -159,7 +159,7 @@ def test_ranges_of_three_nodes_split_and_spread_until_a_user_says_never() -> Non
     nodes = ThreeNodes(b"")
     nodes.turn_seconds = 0.02
     client = Streams(nodes, Role.ADMIN)
-    assert client.ask(ConfigureRanges(MIB)) == MIB
+    assert client.ask(ChangeSetting(SPLIT_BYTES, MIB)).value == MIB
 
     def listed() -> list[RangeInfo]:
         found: list[RangeInfo] = client.ask(ListRanges(b"", None))
@@ -174,7 +174,7 @@ def test_ranges_of_three_nodes_split_and_spread_until_a_user_says_never() -> Non
     client.until(is_spread, 20 * RETRY_SECONDS)
     client.pass_time(2 * RETRY_SECONDS)  # the last ones have split, too
     assert {each.leader for each in listed()} == {1, 2, 3}
-    assert client.ask(ConfigureRanges(0)) == 0
+    assert client.ask(ChangeSetting(SPLIT_BYTES, 0)).value == 0
     before = len(listed())
     for each in range(40):
         client.put(each + 41, b"more/%03d" % each, VALUE)

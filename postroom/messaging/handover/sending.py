@@ -132,7 +132,7 @@ class SendingService:
         send: a function that sends a request to the range itself, as upkeep.
         wake_up: the wake-up that entries have become outgoing.
         monotonic: seconds that never go back.
-        look_seconds: how long it waits at most while something is outgoing.
+        look_seconds: returns how long it waits at most while something is outgoing.
     """
 
     range_id: int
@@ -142,7 +142,7 @@ class SendingService:
     send: Callable[[Any], Awaitable[Any]]
     wake_up: ServiceWakeUp
     monotonic: Callable[[], float]
-    look_seconds: float
+    look_seconds: Callable[[], float]
     _destinations: dict[tuple[Channel, Recipient], _Destination] = field(default_factory=dict)
     _read_up_to: dict[bool, bytes] = field(default_factory=dict)
     _version: int = -1
@@ -249,7 +249,7 @@ class SendingService:
 
     def _longest_pause(self) -> float:
         waits = any(self._outgoing(are_updates).number for are_updates in (False, True))
-        return self.look_seconds if waits else math.inf
+        return self.look_seconds() if waits else math.inf
 
     def _hearing(
         self, destination: _Destination, batch: HandOver

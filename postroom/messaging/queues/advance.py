@@ -390,7 +390,7 @@ def trim(queues: Enqueueing, ctx: Evaluation, request: TrimArchive) -> list[int]
             "its archived messages have gone with it"
         )
     layout = manager.layout
-    kept_from = queues.may_purge(ctx, ctx.timestamp - queues.kept)
+    kept_from = queues.may_purge(ctx, ctx.timestamp - queues.kept())
     upper = layout.archived + keys.u64(min(request.until + 1, kept_from))
     trimmed, size_before = 0, ctx.bytes
     for key, packed in ctx.iterate(layout.archived, upper):

@@ -54,7 +54,7 @@ class QueueEnvironment:
         holders: the transactions that hold messages.
         reader: the stored state at a timestamp that is protected as a whole.
         may_purge: the timestamp up to which nobody reads the past, at most a threshold.
-        kept: how long the past can be read, in timestamp units.
+        kept: returns how long the past can be read, in timestamp units.
         wake_up: the flag that wakes the service.
         forgets_strangers: whether a client that was not seen since the start of the node is gone.
             This is so in an embedded store, whose clients are in its process.
@@ -76,7 +76,7 @@ class QueueEnvironment:
     holders: Holders
     reader: Callable[[Reader, int], Reader]
     may_purge: Callable[[Evaluation, int], int]
-    kept: int
+    kept: Callable[[], int]
     wake_up: ServiceWakeUp
     forgets_strangers: bool
     rouse: Callable[[], None]

@@ -202,7 +202,7 @@ class Directory:
                 continue
             name, purge_at = definition.name, 0
             if seen.done_at:
-                purge_at = seen.done_at + retention(definition.settings, self._host.kept)
+                purge_at = seen.done_at + retention(definition.settings, self._host.kept())
             if timestamp := times.earliest(seen.first_due, purge_at, seen.results_until):
                 found.by_timestamp[name] = timestamp
             if moment := times.earliest(seen.first_moment, seen.next_tick):

@@ -576,7 +576,7 @@ class Manager:
     @property
     def retention(self) -> int:
         """Return how long ended messages are kept, in timestamp units; readers need them, too."""
-        return retention(self.definition.settings, self.host.kept)
+        return retention(self.definition.settings, self.host.kept())
 
     def free_groups(self, now: float) -> None:
         """Free the groups whose time has come, and the queue if its rate allows a message again."""

@@ -2,13 +2,13 @@
 
 ::
 
-    postroom serve --split-bytes ── the first node's word ──┐
-    postroom range configure --split-bytes ─ConfigureRanges─┴▶ 03 <root> 05 "split bytes"  →  bytes
+    postroom serve --split-bytes ── the first node's word ─┐
+    postroom settings set split-bytes ───── ChangeSetting ─┴▶ 03 <root> 05 "settings"
 
     leaseholder of a range ── it has grown: too large? ─▶ key in the middle, new id ─▶ PrepareSplit
 
-The setting is a record of the root, which each node has a replica of. Each leaseholder reads it
-there by itself. Without the record, and at 0, no range is split by its size.
+The setting is one of the store (:mod:`postroom.ranges.settings`). At 0, and if it was never made,
+no range is split by its size.
 
 A split that fails is tried again with the same id: the node may not know yet that it was given out.
 
@@ -24,57 +24,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from postroom.errors import CommitUnknown, Invalid, Retryable
-from postroom.kv import keys
-from postroom.kv.engine import Engine, ValueReader
-from postroom.limits import SPLIT_BYTES_MIN
+from postroom.kv.engine import Engine
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ROOT_ID
-from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.partitions import cuts
-from postroom.ranges.ports import Registry, ServiceWakeUp
+from postroom.ranges.ports import ServiceWakeUp
+from postroom.ranges.settings import SPLIT_BYTES, ChangeSetting, SettingsInForce
 from postroom.ranges.split.preparing import Preparing
-from postroom.ranges.split.requests import ConfigureRanges, PrepareSplit
+from postroom.ranges.split.requests import PrepareSplit
 
 RETRY_SECONDS: Final = 10.0
 REFUSED_SECONDS: Final = 600.0
 """The time for which a range is left alone that cannot be split."""
-SPLIT_BYTES_KEY: Final = keys.record_key(ROOT_ID, "split bytes")
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(int).decode
 
 _log: Final = logging.getLogger(__name__)
-
-
-def split_bytes(stored: ValueReader) -> int:
-    """Return the bytes from which ranges split; 0: never."""
-    packed = stored.get(SPLIT_BYTES_KEY)
-    return 0 if packed is None else _decode(packed)
-
-
-def is_configured(stored: ValueReader) -> bool:
-    """Return whether the setting was made."""
-    return stored.get(SPLIT_BYTES_KEY) is not None
-
-
-def register(registry: Registry) -> None:
-    """Register the request at the root."""
-    registry.commands[ConfigureRanges] = _configure
-
-
-def _configure(ctx: Evaluation, request: ConfigureRanges) -> int:
-    wanted = request.split_bytes
-    if wanted is None or (request.is_default and is_configured(ctx)):
-        return split_bytes(ctx)
-    if 0 < wanted < SPLIT_BYTES_MIN:
-        raise Invalid(
-            f"ranges split at {SPLIT_BYTES_MIN:,} bytes at least, not {wanted:,}, or never (0); "
-            "nothing was changed"
-        )
-    ctx.writes[SPLIT_BYTES_KEY] = _encode(wanted)
-    return wanted
 
 
 def key_to_split(engine: Engine, bounds: Bounds, bytes_max: int) -> bytes | None:
@@ -109,6 +73,7 @@ class SizeSplits:
         new_id: a function that asks the root for an id that no range has had.
         sleep: a function that waits for a number of seconds.
         wake_up: the wake-up that the range may have grown, or that the setting has changed.
+        settings: the settings in force.
         first_word: the setting of the node that founds the store; ``None``: it has none.
     """
 
@@ -119,6 +84,7 @@ class SizeSplits:
     new_id: Callable[[], Awaitable[int]]
     sleep: Callable[[float], Awaitable[None]]
     wake_up: ServiceWakeUp
+    settings: SettingsInForce
     first_word: int | None = None
     _id: int | None = field(default=None, init=False)
 
@@ -146,8 +112,8 @@ class SizeSplits:
     async def _tell_first_word(self) -> None:
         """Make the setting of this node that of the store, if it has none."""
         is_root = self.bounds.descriptor.range_id == ROOT_ID
-        if is_root and self.first_word is not None and not is_configured(self.stored):
-            await self.send(ConfigureRanges(self.first_word, is_default=True))
+        if is_root and self.first_word is not None and SPLIT_BYTES not in self.settings:
+            await self.send(ChangeSetting(SPLIT_BYTES, self.first_word, is_default=True))
 
     async def look(self) -> None:
         """Begin a split if the range is too large.
@@ -156,7 +122,7 @@ class SizeSplits:
             Invalid: the range refuses.
             Retryable, CommitUnknown: it may be tried again.
         """
-        bytes_max = split_bytes(self.stored)
+        bytes_max = int(self.settings[SPLIT_BYTES])
         if not bytes_max or self.preparing.record is not None:
             return
         key = key_to_split(self.stored, self.bounds, bytes_max)

@@ -93,20 +93,3 @@ class Split(ConcernsRange, Maintenance, frozen=True, tag="split"):
 
     answer: ClassVar = None
     since: ClassVar = 2
-
-
-class ConfigureRanges(ConcernsRoot, Command, frozen=True, tag="configure_ranges"):
-    """A request to change the settings of all ranges; answers with the bytes from which they split.
-
-    Attributes:
-        split_bytes: a range is split that holds more bytes; 0: never; ``None``: as before.
-        is_default: whether an earlier setting stays.
-    """
-
-    answer: ClassVar = int
-    since: ClassVar = 2
-    verbs: ClassVar = (Verb.ADMIN,)
-    role: ClassVar = Role.ADMIN
-
-    split_bytes: Count | None = None
-    is_default: bool = False

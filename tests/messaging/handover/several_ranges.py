@@ -72,7 +72,7 @@ class Member:
         self.bounds = self.store.replica.bounds
         self.service = SendingService(
             range_id, self.store.messaging.outboxes, self.store.engine, ranges.network,
-            self.store.upkeep, Notice(), self.store.monotonic, 5.0,
+            self.store.upkeep, Notice(), self.store.monotonic, lambda: 5.0,
         )  # fmt: skip
         self._running: Coroutine[Any, Any, None] = self.service.run()
 

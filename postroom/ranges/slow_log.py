@@ -1,6 +1,7 @@
-"""A replica that logs slow commits and locks, what they waited for, and commits that have lost.
+"""The log of slow commits and locks, of what they waited for, and of commits that have lost.
 
-A node has such replicas only if it was asked for this (``--slow``). Others do without all of it.
+While it is on (``--slow``, or the setting ``slow``), a replica puts calls into others that take
+their times.
 
 ::
 
@@ -16,13 +17,13 @@ Lines have no values and no payloads, and keys are shortened. Their number is bo
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.log_once import LogOnce
 from postroom.ranges.calls import Call, Proposal
-from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
 
 _SHOWN_KEY_BYTES: Final = 16
@@ -35,18 +36,48 @@ class SlowLog:
     """The log of slow and lost transactions of one node.
 
     Args:
-        seconds: a commit or a lock that takes this long is slow.
         monotonic: returns the time in seconds.
+
+    Attributes:
+        is_on: whether it takes times.
+        timed: the calls whose times it takes, by those in whose place they are.
     """
 
-    def __init__(self, seconds: float, monotonic: Callable[[], float]) -> None:
-        self.monotonic = monotonic
-        self._seconds = seconds
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._seconds = math.inf
         self._slow, self._lost = LogOnce(), LogOnce()
+        self.is_on = False
+        self.timed: dict[Call, TimedCall] = {}
 
-    def ended(self, call: TimedCall, error: BaseException | None) -> None:
+    def change(self, seconds: float) -> None:
+        """Log what takes this long from now on; infinity: nothing is logged."""
+        self._seconds, self.is_on = seconds, seconds < math.inf
+
+    def in_time(self, call: Call, *, has_peers: bool) -> Call:
+        """Return a call that takes the times of ``call``; that itself if it is of another kind."""
+        if type(call.request) not in _TIMED or type(call) is TimedCall:
+            return call
+        self.timed[call] = timed = TimedCall(
+            call, self._monotonic, self._has_ended, has_peers=has_peers
+        )
+        return timed
+
+    def taken_out(self, call: Call) -> Call:
+        """Return the call that is in place of ``call``, whose times are not taken any more."""
+        return self.timed.pop(call, call)
+
+    def proposes(self, proposal: Proposal) -> None:
+        """Note that calls are in a proposal."""
+        now = self._monotonic()
+        for call, _, _ in proposal.results:
+            if type(call) is TimedCall:
+                call.proposed_at = now
+
+    def _has_ended(self, call: TimedCall, error: BaseException | None) -> None:
         """Log a call that has ended, if it was slow or has lost."""
-        now = self.monotonic()
+        self.timed.pop(call.original, None)
+        now = self._monotonic()
         if isinstance(error, TransactionConflict):
             self._log_lost(call, error, now)
         if now - call.arrived_at >= self._seconds:
@@ -132,55 +163,6 @@ class TimedCall(Call):
         written = "a majority" if self._has_peers else "the sync"
         told.append(f"{now - proposed_at:.3f} s for {written}")
         return ", ".join(told)
-
-
-class TimedReplica(Replica):
-    """A replica that logs what is slow; see the module.
-
-    Attributes:
-        slow_log: the node's log.
-    """
-
-    slow_log: SlowLog
-    __slots__ = ("_timed", "slow_log")
-
-    def watch(self, slow_log: SlowLog) -> None:
-        """Begin to take the times of calls."""
-        self.slow_log = slow_log
-        self._timed: dict[Call, Call] = {}
-
-    def submit(self, call: Call) -> None:
-        """Take a request, in a call that takes its times."""
-        super().submit(self._in_time(call))
-
-    def submit_commit(self, call: Call) -> bool:
-        """Take a commit of a client, in a call that takes its times."""
-        return super().submit_commit(self._in_time(call))
-
-    def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits; return false if it is too late for that."""
-        call.cancelled = True
-        return super().cancel(self._timed.pop(call, call))
-
-    def start(self, proposal: Proposal) -> None:
-        """Offer a proposal to the group."""
-        now = self.slow_log.monotonic()
-        for call, _, _ in proposal.results:
-            if type(call) is TimedCall:
-                call.proposed_at = now
-        super().start(proposal)
-
-    def _in_time(self, call: Call) -> Call:
-        if type(call.request) not in _TIMED or type(call) is TimedCall:
-            return call
-        self._timed[call] = timed = TimedCall(
-            call, self.slow_log.monotonic, self._has_ended, has_peers=len(self.group.members) > 1
-        )
-        return timed
-
-    def _has_ended(self, timed: TimedCall, error: BaseException | None) -> None:
-        self._timed.pop(timed.original, None)
-        self.slow_log.ended(timed, error)
 
 
 def _told(request: CommitTransaction[Any] | GetForUpdate | Lock) -> str:
