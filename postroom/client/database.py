@@ -34,7 +34,7 @@ from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
 from postroom.errors import ConditionFailed, Error, NotInTransaction, Unavailable, shorten
-from postroom.kv.clock import Timestamp
+from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import KEY_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.messaging.requests import ReadCounters
 from postroom.protocol.failures import DeadlineExceeded
@@ -56,6 +56,8 @@ from postroom.ranges.rights import Rights
 
 LEFT_SECONDS_MIN: Final = 0.001
 """The least time-out of a request of a watch, in seconds."""
+_LAG: Final = from_seconds(1.0)
+"""The lag, as a timestamp, of a watch that does not wait: mostly, there are changes."""
 
 D = TypeVar("D", bound="CoreDatabase")
 P = ParamSpec("P")
@@ -246,12 +248,14 @@ class CoreDatabase(
         decode, monotonic = self.codec.decode, self._sender.monotonic
         value: Any
         after = since if isinstance(since, int) else await since
-        last = monotonic()
+        last, may_lag = monotonic(), True
         while True:
             left = None if timeout is None else max(last + timeout - monotonic(), LEFT_SECONDS_MIN)
             try:
+                # One that lags is told in parts what it lacks, also by several ranges.
+                lags = may_lag and after < self._sender.reading() - _LAG
                 reply: CommittedChanges = await self._sender.send(
-                    ScanChanges(start, end, after), left
+                    ScanChanges(start, end, after, wait=not lags), left
                 )
             except DeadlineExceeded:
                 return
@@ -264,7 +268,7 @@ class CoreDatabase(
                 if value is not None:
                     value = decode(value, change.key, integer=change.integer)
                 yield Change(change.key, value, Timestamp(change.timestamp))
-            after = max(after, reply.until)
+            after, may_lag = max(after, reply.until), bool(reply.changes)
 
     async def accounting(self, prefix: bytes) -> dict[str, int]:
         """Return the sums of the metrics that ``Accounting`` has added under ``prefix``.

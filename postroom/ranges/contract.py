@@ -206,14 +206,15 @@ class Read(Request, frozen=True):
     """A request that the leaseholder answers from its applied state and its memory.
 
     Attributes:
-        meets_intents: whether it waits for transactions over several ranges that may have
-            committed.
         read_at: the name of the field with the timestamp at which it reads, if there is one.
     """
 
     role: ClassVar[Role | None] = Role.READ
-    meets_intents: ClassVar[bool] = True
     read_at: ClassVar[str] = "timestamp"
+
+    def waits_for_intents(self) -> bool:
+        """Return whether it waits for transactions over several ranges that may have committed."""
+        return True
 
 
 class Write(Request, frozen=True):

@@ -36,7 +36,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
-from postroom.ranges.evaluation import MustWait, View
+from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.ports import Registry, ServiceWakeUp
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
@@ -109,21 +109,35 @@ class ChangeFeed:
         self, view: View, request: ScanChanges
     ) -> CommittedChanges | Generator[None, None, CommittedChanges]:
         """Return the changes after ``request.after``, up to what is applied now."""
-        until = self._applied()
-        # A watch that does not wait is told up to when nothing was changed: a commit that is not
-        # under way by now will have a later timestamp.
-        quiet = until
-        if not (request.wait or view.in_flight or view.before):
-            quiet = max(until, self._intents.limit(view.now))
+        until, quiet = self._ends(view, request)
         self._asked = True
         if self.floor is None and not view.in_flight and not view.before:
             # A proposal that is under way, or just being completed, was evaluated when nobody
             # watched: it will not be remembered.
-            self.floor = until
+            self.floor = self._applied()
             self._watched.set()
-        if self.floor is None or request.after < self.floor:
+        # Commits above an intent are kept only if they came while changes were kept.
+        is_over_intents = self._intents.limit(until) < until
+        if self.floor is None or request.after < self.floor or is_over_intents:
             return self._from_versions(view, request, until, quiet)
         return self._answer(request, self._from_memory(view, request, until), until, quiet)
+
+    def _ends(self, view: View, request: ScanChanges) -> tuple[int, int]:
+        """Return up to when an answer is complete, with changes and without any.
+
+        Raises:
+            Blocked: a proposal that is under way may have earlier commits.
+        """
+        if request.until:
+            until = min(request.until, view.now)
+            if view.in_flight and until > self._last_commit():
+                raise Blocked
+            return until, until
+        until = self._applied()
+        if request.wait or view.in_flight or view.before:
+            return until, until
+        # A commit that is not under way by now will have a later timestamp.
+        return until, max(until, self._intents.limit(view.now))
 
     def _answer(
         self, request: ScanChanges, changes: list[CommittedChange], until: int, quiet: int
@@ -145,7 +159,7 @@ class ChangeFeed:
     def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[CommittedChange]:
         start, end, after = request.start, request.end, request.after
         news = self._news.get(UserSpan(start, end)) if after >= self._before else None
-        if news is not None:
+        if news is not None and not request.until:
             return [change for change in news if change.timestamp > after]
         first = bisect_right(self._recent, after, key=lambda change: change.timestamp)
         view.steps += (len(self._recent) - first) // _CHANGES_A_STEP
@@ -339,10 +353,15 @@ def size_of(change: CommittedChange) -> int:
     return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
 
 
+def in_order(changes: list[CommittedChange], until: int) -> CommittedChanges:
+    """Return the oldest of ``changes``, complete up to ``until``, as far as one answer goes."""
+    changes.sort(key=lambda change: (change.timestamp, change.key))
+    return _bounded(changes, until)
+
+
 def _oldest(changes: list[CommittedChange], until: int) -> tuple[list[CommittedChange], int]:
     """Return the oldest of ``changes``, in order, and up to when they are complete."""
-    changes.sort(key=lambda change: (change.timestamp, change.key))
-    first = _bounded(changes, until)
+    first = in_order(changes, until)
     return first.changes, first.until
 
 

@@ -187,7 +187,7 @@ class LocalReads:
             if now < at <= now + CLOCK_AHEAD:  # another range may have told it
                 self._clock.pass_over(at)
                 raise Postponed
-        if self.intents.by_transaction and call.request.meets_intents:
+        if self.intents.by_transaction and call.request.waits_for_intents():
             self._look_for_intents(call, now)
 
     def _look_for_intents(self, call: Call, now: int) -> None:

@@ -265,18 +265,29 @@ class ReverseScan(ConcernsSpan, Read, frozen=True, tag="reverse_scan"):
 class ScanChanges(MayWait, ConcernsSpan, Read, frozen=True, tag="scan_changes"):
     """A request for all versions committed in ``[start, end)`` after a timestamp, oldest first.
 
-    With ``wait``, it is answered only when there is one.
+    Attributes:
+        start, end: the span.
+        after: the timestamp.
+        wait: whether it is answered only when there is one.
+        until: a timestamp. The answer is complete up to it, if it fits, and has nothing later;
+            nothing more will be committed up to it. 0: the answer is complete up to what is
+            applied.
     """
 
     answer: ClassVar = CommittedChanges
     since: ClassVar = 1
     verbs: ClassVar = (Verb.READ,)
-    meets_intents: ClassVar = False
+    read_at: ClassVar[str] = "until"
 
     start: Bound
     end: Bound | None
     after: TimestampNumber
     wait: bool = True
+    until: TimestampNumber = 0
+
+    def waits_for_intents(self) -> bool:
+        """Return whether it has to be complete; else it is complete up to the first intent."""
+        return bool(self.until)
 
 
 class Now(ConcernsStore, Read, frozen=True, tag="now"):

@@ -26,6 +26,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
+from postroom.client.routing.local import AnyParts
 from postroom.client.sender import taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
 from postroom.kv.engine import WriteSet
@@ -183,6 +184,15 @@ class AsyncioDriver(NodeDriver):
         else:
             with self._signals:
                 self._replicas.submit(answer)
+        return answer
+
+    def send_to_any(
+        self, request: Any, narrowed: list[Any], timeout_seconds: float | None
+    ) -> Awaitable[Any]:
+        """Return the first answer to one of several requests, for parts of one."""
+        answer = _AsyncioAnswer(self, request, timeout_seconds)
+        with self._signals:
+            AnyParts(self._replicas.submit, self._replicas.cancel).ask(answer, narrowed)
         return answer
 
     def try_get(self, key: bytes) -> Value | None:

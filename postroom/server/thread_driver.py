@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from postroom.client.blocking import Sleep, run_blocking
+from postroom.client.routing.local import AnyParts
 from postroom.client.sender import post, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv.engine import WriteSet
@@ -125,6 +126,16 @@ class ThreadDriver(NodeDriver):
                 self._answered.wake_next()  # it may have freed what others wait for
                 if answer.done and self.node.wants_turn():
                     self._call_background(0.0)
+        return answer
+
+    def send_to_any(
+        self, request: Any, narrowed: list[Any], timeout_seconds: float | None
+    ) -> Awaitable[Any]:
+        """Return the first answer to one of several requests, for parts of one."""
+        answer = _ThreadAnswer(self, request, timeout_seconds)
+        with self._signals, self._lock:
+            AnyParts(self._replicas.submit, self._replicas.cancel).ask(answer, narrowed)
+            self._answered.wake_next()
         return answer
 
     @contextmanager

@@ -17,7 +17,7 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
 
 from postroom.client.routing.calls import RemoteCall
-from postroom.client.routing.local import send_to_ranges
+from postroom.client.routing.local import AnyParts, send_to_ranges
 from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
@@ -124,6 +124,16 @@ class HandDriver:
         deadline = None if timeout_seconds is None else self.monotonic() + timeout_seconds
         waiting = _Waiting(request, deadline, self, timeout_seconds)
         self.node.replicas.submit(waiting)
+        if deadline is not None:
+            self._timed.append(waiting)
+        return waiting
+
+    def send_to_any(
+        self, request: Any, narrowed: list[Any], timeout_seconds: float | None
+    ) -> Awaitable[Any]:
+        deadline = None if timeout_seconds is None else self.monotonic() + timeout_seconds
+        waiting = _Waiting(request, deadline, self, timeout_seconds)
+        AnyParts(self.node.replicas.submit, self.node.replicas.cancel).ask(waiting, narrowed)
         if deadline is not None:
             self._timed.append(waiting)
         return waiting

@@ -26,7 +26,8 @@ from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put, ScanChanges
+from postroom.ranges.partitions import ReadPartitions
+from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put
 from postroom.ranges.transactions.coordinator import Coordinator
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
@@ -141,7 +142,7 @@ def test_tasks_use_all_ranges_and_list_them() -> None:
             values = await _answer(driver, GetMany([b"z", b"b", b"m"], 0))
             assert values.values == [b"z", None, b"m"]
             with pytest.raises(Invalid, match="2 ranges"):
-                await _answer(driver, ScanChanges(b"a", b"n", 0))
+                await _answer(driver, ReadPartitions(b"a", b"n", 2))
 
     asyncio.run(run())
 

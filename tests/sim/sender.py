@@ -89,6 +89,17 @@ class Answer(AwaitedAnswer, Call):
         self.sender.world.answered(self)
 
 
+class FirstAnswer(Answer):
+    """The first answer to one of several requests; no answer to the whole request."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Take the answer that has come."""
+        self.done, self.result, self.error = True, result, error
+        self.sender.world.first_answered(self)
+
+
 class Pause:
     """A client lets time pass."""
 
@@ -177,6 +188,17 @@ class LocalProcess(ClientSender):
         if timeout_seconds is not None and not answer.done:
             self.world.agenda.after(timeout_seconds, lambda: self._expire(answer))
         return answer
+
+    def send_to_any(
+        self, request: Any, narrowed: list[Any], timeout_seconds: float | None
+    ) -> FirstAnswer:
+        """Return the first answer to one of the parts of a request, to be awaited once."""
+        self._require_alive()
+        first = FirstAnswer(self, request, timeout_seconds)
+        self.world.send_to_any(first, narrowed)
+        if timeout_seconds is not None and not first.done:
+            self.world.agenda.after(timeout_seconds, lambda: self._expire(first))
+        return first
 
     def range_id(self, key: bytes) -> int:
         """Return the id of the range of a key; 0: it is not known."""

@@ -204,7 +204,12 @@ def _has_free(replica: Replica, key: bytes) -> bool:
 
 
 def _has_changed(replica: Replica, request: ScanChanges) -> bool:
-    """Return whether a watch that waits has not been told of a change."""
+    """Return whether a watch that waits has not been told of a change.
+
+    Changes above an intent are told once that has ended.
+    """
+    if replica.intents.by_transaction or replica.intents.going:
+        return False
     after = keys.u64(request.after)
     return any(versions.changed_since(seen(replica), request.start, request.end, after))
 

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.changes import awaits_change, nothing_new
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import COMPANY_SECONDS, Link
 from postroom.client.routing.search import Search, SearchTimes
 from postroom.client.routing.spreading import (
+    AwaitedChange,
     PartCall,
     PresentCall,
     Spread,
@@ -44,6 +46,7 @@ class Assignment:
 
     Attributes:
         unsent: the lanes with calls that may be sent when there is room.
+        withdraw: withdraws a call, and its parts.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Assignment:
         next_number: Callable[[], int],
     ) -> None:
         self.unsent: dict[Lane, None] = {}
+        self.withdraw: Callable[[RemoteCall], None]
         self._lanes = lanes
         self._search = search
         self._failed_tries = failed_tries
@@ -77,10 +81,10 @@ class Assignment:
         """Return the lane of a call among several ranges; ``None``: it was spread, or refused."""
         try:
             if needs_present(call, self._lanes):
-                self._assign_new(PresentCall(call, self.assign))
+                self.assign_new(PresentCall(call, self.assign))
                 return None
             if is_to_spread(call, self._lanes):
-                Spread(call, self._assign_new, self._end).begin(self._lanes)
+                self._spread(call)
                 self.send_queued()
                 return None
             if type(call) is PartCall and call.range_id:
@@ -90,21 +94,42 @@ class Assignment:
             self._failed_tries.finish(call, error)
             return None
 
+    def _spread(self, call: RemoteCall) -> None:
+        if not awaits_change(call.request):
+            Spread(call, self.assign_new, self.end).begin(self._lanes)
+        elif type(call) is PartCall:
+            self.end(call, nothing_new(call.request), None)  # its range was split: all begin anew
+        else:
+            AwaitedChange(call, self).begin(self._lanes)
+
     def _lane_by_id(self, part: PartCall) -> Lane | None:
         """Return the lane of a part that goes to a range by its id; ``None``: it is left out."""
         if part.range_id in self._lanes.by_id:
             return self._lanes.of_range(part, part.range_id)
         if self._lanes.cache.has_gap():
             return self._lanes.of(part)
-        self._end(part, None, None)
+        self.end(part, None, None)
         return None
 
-    def _assign_new(self, call: RemoteCall) -> None:
+    def assign_new(self, call: RemoteCall) -> None:
         """Have a call wait in its lane that is under way in the place of another one."""
         call.number = self._next_number()
         self.assign(call)
 
-    def _end(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
+    def ask_again(self, call: RemoteCall, request: Any) -> None:
+        """Withdraw the parts of a call, and send it with another request, which does not wait."""
+        self._failed_tries.again(call)  # it has a new deadline
+        self.withdraw(call)
+        call.request, call.waits = request, False
+        self.assign(call)
+
+    def end_wait(self, call: RemoteCall, error: BaseException) -> None:
+        """Withdraw the parts of a call, and end it with an error."""
+        self.withdraw(call)
+        self.end(call, None, error)
+
+    def end(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
+        """End a call."""
         self._failed_tries.done(call)
         call.complete(result, error)
 

@@ -13,20 +13,31 @@ A store of one range comes here never.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
 
+from postroom.client.routing.changes import asked_until, awaits_change, nothing_new
 from postroom.client.routing.lanes import several_ranges
-from postroom.client.routing.merges import AT_ONCE, DIVISIBLE, AnsweredPart, cut, merged
+from postroom.client.routing.merges import (
+    AT_ONCE,
+    DIVISIBLE,
+    AnsweredPart,
+    cut,
+    following,
+    merged,
+    merged_so_far,
+)
 from postroom.client.routing.range_cache import RangeCache
+from postroom.client.routing.spreading import is_of_present
 from postroom.client.sender import Sender, present
 from postroom.errors import Error
 from postroom.limits import SPLITS_DURING_CALL_MAX
 from postroom.ranges.bounds import WrongRange, no_such_range
+from postroom.ranges.calls import Call
 from postroom.ranges.contract import KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.requests import GetMany
 
 
 class ForRange(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +55,7 @@ class CameBack(Protocol):
     sent_again: int
 
 
-async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) -> Any:
+async def send_to_ranges(sender: LocalSender, answer: CameBack, wrong: WrongRange) -> Any:
     """Return the answer to a request that came back.
 
     Args:
@@ -60,9 +71,15 @@ async def send_to_ranges(sender: Sender, answer: CameBack, wrong: WrongRange) ->
     cache = RangeCache()
     cache.learn(wrong.descriptors, teller=0)
     if type(request) in DIVISIBLE:
-        if type(request) is GetMany and not request.timestamp:
-            request = msgspec.structs.replace(request, timestamp=await present(sender))
+        if is_of_present(request):
+            now = await present(sender)
+            request = msgspec.structs.replace(request, **{request.read_at: now})
         parts = _parts(request, cache)
+        if parts and awaits_change(request):
+            end = sender.monotonic() + (seconds or 0.0)
+            first = await sender.send_to_any(request, parts, seconds)
+            left = None if seconds is None else max(end - sender.monotonic(), 0.0)
+            return await sender.send(asked_until(request, first.until), left)
         if parts:
             return await _answer_of(sender, request, parts, seconds)
     owners = _owners(request, cache)
@@ -108,10 +125,12 @@ async def _answer_of(sender: Sender, request: Any, parts: list[Any], seconds: fl
     if type(request) in AT_ONCE:
         return merged(request, await _at_once(sender, parts, seconds))
     end = sender.monotonic() + (seconds or 0.0)
-    answered = []
+    answered = list[AnsweredPart]()
     for part in parts:
         left = None if seconds is None else max(end - sender.monotonic(), 0.0)
-        answered.append(AnsweredPart(part, await sender.send(part, left)))
+        asked = following(part, answered)
+        answered.append(AnsweredPart(asked, await sender.send(asked, left)))
+        answered = merged_so_far(answered)
     return merged(request, answered)
 
 
@@ -129,3 +148,71 @@ async def _at_once(sender: Sender, parts: list[Any], seconds: float | None) -> l
     if errors:
         raise errors[0]
     return answered
+
+
+class LocalSender(Sender, Protocol):
+    """The sender of an embedded store."""
+
+    def send_to_any(
+        self, request: Any, narrowed: list[Any], timeout_seconds: float | None
+    ) -> Awaitable[Any]:
+        """Return an awaitable of the first answer to one of the parts of a request."""
+
+
+class AnyPart(Call):
+    """A part of a request that the first answer to one of them answers.
+
+    Args:
+        whole: the answer to the request.
+        part: the part.
+    """
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Any, part: Any) -> None:
+        super().__init__(part)
+        self._whole = whole
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Answer the request, and withdraw the other parts."""
+        whole = self._whole
+        if whole.done:
+            return
+        if isinstance(error, WrongRange):  # its range was split: all begin anew
+            result, error = nothing_new(self.request), None
+        whole.complete(result, error)
+        whole.taken_by.withdraw(self)
+
+
+class AnyParts:
+    """The parts of a request, which the first of them answers.
+
+    Args:
+        submit: submits a request to the store.
+        cancel: withdraws one.
+    """
+
+    def __init__(self, submit: Callable[[Call], None], cancel: Callable[[Call], bool]) -> None:
+        self._submit = submit
+        self._cancel = cancel
+        self._submitted: list[AnyPart] = []
+
+    def ask(self, whole: Any, parts: list[Any]) -> None:
+        """Submit the parts until one is answered."""
+        whole.taken_by = self
+        for part in parts:
+            if not whole.done:
+                self._submitted.append(AnyPart(whole, part))
+                self._submit(self._submitted[-1])
+
+    def cancel(self, _: Any) -> bool:
+        """Withdraw all parts."""
+        self.withdraw(None)
+        return True
+
+    def withdraw(self, answered: AnyPart | None) -> None:
+        """Withdraw all parts but the one that is answered."""
+        submitted, self._submitted = self._submitted, []
+        for part in submitted:
+            if part is not answered:
+                self._cancel(part)

@@ -10,6 +10,9 @@ before, and the client asks for the next one. Locks are asked for in the order o
 range after the other, so that transactions which lock in this way form no circle. All other parts
 are asked for at once.
 
+The changes of a span come in one order (:mod:`.changes`). A few ranges are asked at a time, and
+their answers are merged at once: later ranges are asked only for what still fits.
+
 A page of a list is merged in the order of the list. A range that has more tells where its page
 ends. Entries of other ranges behind that come with a later page, so no page leaves anything out.
 """
@@ -23,6 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from postroom.client.routing.changes import asked_until, in_one_order
 from postroom.client.routing.range_cache import RangeCache
 from postroom.messaging import due
 from postroom.messaging.history_requests import FindCommits, TraceMessage
@@ -47,6 +51,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     ReverseScan,
     Scan,
+    ScanChanges,
     Values,
 )
 from postroom.ranges.transactions.requests import Refresh
@@ -84,6 +89,20 @@ def merged(request: Any, answered: list[AnsweredPart]) -> Any:
     if kind is ListInboxes:
         return _inboxes(request, answered)
     return MERGES[kind]([each.answer for each in answered])
+
+
+def merged_so_far(answered: list[AnsweredPart]) -> list[AnsweredPart]:
+    """Return the answers of by now, as one if that is smaller."""
+    if not answered or type(answered[0].request) is not ScanChanges:
+        return answered
+    return [AnsweredPart(answered[0].request, in_one_order(each.answer for each in answered))]
+
+
+def following(request: Any, answered: list[AnsweredPart]) -> Any:
+    """Return the request for a part, after the answers to some others."""
+    if type(request) is not ScanChanges or not answered:
+        return request
+    return asked_until(request, min(each.answer.until for each in answered))
 
 
 def _values(request: GetMany, answered: list[AnsweredPart]) -> Values:
@@ -193,12 +212,13 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     Refresh: max,
     ReleaseLocks: _nothing,
     ReleaseWhole: _nothing,
+    ScanChanges: in_one_order,
     TraceMessage: _joined,
 }
 """The functions that make one answer of several, if it takes nothing but the answers."""
 
-IN_ORDER: Final[frozenset[type[Request]]] = frozenset({Lock})
-"""The requests whose parts are asked for one after the other, in the order of their ranges."""
+WINDOWS: Final[Mapping[type[Request], int]] = {Lock: 1, ScanChanges: 32}
+"""The number of parts that are under way at a time, in the order of their ranges; else all are."""
 
 AT_ONCE: Final[frozenset[type[Request]]] = frozenset({ProtectWhole})
 """The requests whose parts an embedded store, too, sends before it awaits the first answer."""

@@ -23,15 +23,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from postroom.client.routing.calls import CallWay, RemoteCall
+from postroom.client.routing.changes import asked_until
 from postroom.client.routing.lanes import Lane, Lanes
-from postroom.client.routing.merges import DIVISIBLE, IN_ORDER, AnsweredPart, cut, merged
+from postroom.client.routing.merges import (
+    DIVISIBLE,
+    WINDOWS,
+    AnsweredPart,
+    cut,
+    following,
+    merged,
+    merged_so_far,
+)
 from postroom.ranges.contract import KeySet
-from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks
+from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks, ScanChanges
 from postroom.ranges.whole_protections import ReleaseWhole
 
 _UNKNOWN: Final = -1
@@ -87,10 +96,9 @@ class Spread:
         self._left = len(parts)
         way = call.way = call.way or CallWay()
         way.parts = parts
-        if type(call.request) in IN_ORDER:
-            self._following.extend(parts[1:])
-            parts = parts[:1]
-        for part in parts:
+        at_once = WINDOWS.get(type(call.request), len(parts))
+        self._following.extend(parts[at_once:])
+        for part in parts[:at_once]:
             self._assign(part)
 
     def _parts_by_id(self) -> list[PartCall]:
@@ -121,8 +129,12 @@ class Spread:
             return
         if error is not None:
             self._end(self._call, None, error)
-        elif self._following:
-            self._assign(self._following.popleft())
+            return
+        self._answered = merged_so_far(self._answered)
+        if self._following:
+            after = self._following.popleft()
+            after.request = following(after.request, self._answered)
+            self._assign(after)
         elif not self._left:
             self._finish()
 
@@ -138,6 +150,57 @@ class Spread:
         self._end(self._call, merged(request, self._answered), None)
 
 
+class AwaitedChange:
+    """A watch that waits at several ranges until one of them has a change.
+
+    Args:
+        call: the call.
+        calls: assigns, sends again and withdraws calls.
+    """
+
+    def __init__(self, call: RemoteCall, calls: AssignedCalls) -> None:
+        self._call = call
+        self._calls = calls
+
+    def begin(self, lanes: Lanes) -> None:
+        """Have a part wait in each range."""
+        call, request = self._call, self._call.request
+        way = call.way = call.way or CallWay()
+        way.parts = [PartCall(self, each) for each in cut(request, request.concerns(), lanes.cache)]
+        for part in way.parts:
+            part.deadline, part.waits = call.deadline, True
+            if not self.is_over:
+                self._calls.assign_new(part)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the call waits no more."""
+        return self._call.done or not self._call.waits
+
+    def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
+        """Ask all ranges up to where the first one has come that answers."""
+        del part
+        if self.is_over:
+            return
+        if error is None:
+            self._calls.ask_again(self._call, asked_until(self._call.request, result.until))
+        else:
+            self._calls.end_wait(self._call, error)
+
+
+class AssignedCalls(Protocol):
+    """The calls on their way (:mod:`.assignment`), as a call sees them that waits for others."""
+
+    def assign_new(self, call: RemoteCall) -> None:
+        """Have a call wait in its lane that is under way in the place of another one."""
+
+    def ask_again(self, call: RemoteCall, request: Any) -> None:
+        """Withdraw the parts of a call, and send it with another request, which does not wait."""
+
+    def end_wait(self, call: RemoteCall, error: BaseException) -> None:
+        """Withdraw the parts of a call, and end it with an error."""
+
+
 class PartCall(RemoteCall):
     """A part of a call that goes to several ranges.
 
@@ -147,7 +210,7 @@ class PartCall(RemoteCall):
 
     __slots__ = ("_spread", "range_id")
 
-    def __init__(self, spread: Spread, request: Any, range_id: int = 0) -> None:
+    def __init__(self, spread: Spread | AwaitedChange, request: Any, range_id: int = 0) -> None:
         super().__init__(request)
         self._spread = spread
         self.range_id = range_id
@@ -189,16 +252,23 @@ class PresentCall(RemoteCall):
             call.done = True
             call.complete(None, error)
             return
-        call.request = msgspec.structs.replace(call.request, timestamp=result)
+        call.request = msgspec.structs.replace(call.request, **{call.request.read_at: result})
         self._assign(call)
 
 
 def needs_present(call: RemoteCall, lanes: Lanes) -> bool:
     """Return whether a call is about the present of several ranges: it protects or reads it."""
     request = call.request
-    if type(request) is GetMany:
-        return not request.timestamp and is_to_spread(call, lanes)
+    if is_of_present(request):
+        return is_to_spread(call, lanes)
     return type(request) is Protect and not (request.timestamp or request.whole)
+
+
+def is_of_present(request: Any) -> bool:
+    """Return whether a request asks for what is there now, and has to tell when that is."""
+    if type(request) is ScanChanges:
+        return not (request.wait or request.until)
+    return type(request) is GetMany and not request.timestamp
 
 
 def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:

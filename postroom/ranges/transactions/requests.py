@@ -168,7 +168,6 @@ class Push(ConcernsKey, Read, frozen=True, tag="push"):
     answer: ClassVar = Standing
     since: ClassVar = 1
     role: ClassVar[Role | None] = None
-    meets_intents: ClassVar = False
 
     key: Key
     transaction_id: TransactionId
@@ -176,6 +175,10 @@ class Push(ConcernsKey, Read, frozen=True, tag="push"):
     above: TimestampNumber = 0
     began: TimestampNumber = 0
     waiting: Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_ID_BYTES)] = b""
+
+    def waits_for_intents(self) -> bool:
+        """Return false: it is about a transaction and not about keys."""
+        return False
 
 
 class Refresh(ConcernsKeysAndSpans, Read, frozen=True, tag="refresh"):

@@ -498,6 +498,24 @@ def test_a_watch_is_told_no_timestamp_below_which_a_commit_may_come(store: Parti
     assert [change.key for change in last.changes] == [b"x"]
 
 
+def test_changes_up_to_a_timestamp_wait_for_prepared_writes_of_their_span_alone(
+    store: Participant,
+) -> None:
+    begin = store.clock.now()
+    id_ = transaction_id()
+    p = store.prepare(id_, Put(b"k", b"new")).timestamp
+    store.commit(Put(b"x", b"other"))
+    until = store.clock.now()
+    beside = store.result(ScanChanges(b"l", None, begin, wait=False, until=until))
+    assert [change.key for change in beside.changes] == [b"x"]
+    assert beside.until == until
+    asked = store.ask(ScanChanges(b"", None, begin, wait=False, until=until))
+    assert waits(asked)
+    store.resolve(id_, p)
+    assert [change.key for change in answer_of(asked).changes] == [b"k", b"x"]
+    assert answer_of(asked).until == until
+
+
 # --- conditions, locks and limits
 
 

@@ -18,6 +18,7 @@ from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final, TypeVar
 
 from postroom.client.database import CoreDatabase
+from postroom.client.routing.local import AnyParts
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv.engine import EngineFailed
 from postroom.limits import TRANSACTION_SECONDS_MAX
@@ -29,7 +30,7 @@ from tests.sim import checkers, disks
 from tests.sim.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
-from tests.sim.sender import Answer, LocalProcess
+from tests.sim.sender import Answer, FirstAnswer, LocalProcess
 from tests.sim.tasks import Task
 
 T = TypeVar("T")
@@ -159,6 +160,21 @@ class EmbeddedStore(Cluster):
             answer.complete(None, Unavailable("the node is down", retry_after=0.01))
         else:
             self._carry(answer)
+
+    def send_to_any(self, first: FirstAnswer, parts: list[Any]) -> None:
+        """Hand the parts of a request to the node, which is up, or was when they were made."""
+        node = self.machine.node
+        if node is None:
+            first.complete(None, Unavailable("the node is down", retry_after=0.01))
+            return
+        self._outstanding[first] = None
+        replicas = node.replicas
+        self.machine.act(lambda: AnyParts(replicas.submit, replicas.cancel).ask(first, parts))
+
+    def first_answered(self, first: FirstAnswer) -> None:
+        """Let a client go on."""
+        self._outstanding.pop(first, None)
+        self.resume(first)
 
     def submit(self, request: Any) -> Answer:
         """Hand a request of a new client to the node, which must be up; it is not evaluated yet."""

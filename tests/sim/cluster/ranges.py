@@ -26,12 +26,15 @@ from tests.sim.simulation import EmbeddedSimulation
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import OVER_RANGES
 from tests.sim.workloads.registers import Registers
+from tests.sim.workloads.watchers import WatchersOverRanges
 from tests.sim.workloads.workload import Workload
 
 FIRST_SPLITS_MAX: Final = 3
 """The number of splits before things break, at most."""
 SHARE_MIN: Final = 0.004
 """The least share of events of an embedded store at which something breaks."""
+WATCHERS_SHARE: Final = 0.3
+"""The share of runs in which clients watch all ranges."""
 AGEING_SHARE: Final = 0.15
 """The share of runs of embedded stores at whose end COMMIT records become garbage."""
 AGED_SECONDS: Final = RECORD_SECONDS + 75.0
@@ -132,7 +135,9 @@ def drawn_workloads(simulation: Simulation, number: int) -> list[Workload]:
         lambda: Appends(simulation.record),
     ]
     number = min(number + 1, len(OVER_RANGES))
-    return [make() for make in simulation.random.sample([*OVER_RANGES, *recorded], number)]
+    drawn = [make() for make in simulation.random.sample([*OVER_RANGES, *recorded], number)]
+    watches = Random(f"watchers {simulation.seed}").random() < WATCHERS_SHARE
+    return [*drawn, WatchersOverRanges()] if watches else drawn
 
 
 def add_range_faults(simulation: Simulation, faults: Faults) -> RangeFaults:

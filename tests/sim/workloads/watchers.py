@@ -76,11 +76,18 @@ class Watchers:
 
     def _write(self, tx: Any, client: Client, token: bytes) -> None:
         for number in client.random.sample(range(KEYS), client.random.randint(1, 3)):
-            key = self.start_key + b"%d" % number
+            key = self._key(number)
             if client.random.random() < 0.3:
                 tx.delete(key)
             else:
                 tx.put(key, token)
+
+    def _key(self, number: int) -> bytes:
+        return self.start_key + b"%d" % number
+
+    def _concerns(self, key: bytes) -> bool:
+        """Return whether a key of the watched span is one of this workload."""
+        return key.startswith(self.start_key)
 
     async def _watch(self, client: Client) -> None:
         """Watch a stream, from where the one before was left."""
@@ -102,12 +109,15 @@ class Watchers:
     async def _read_anew(self, db: CoreDatabase) -> Mirror:
         async with db.snapshot() as snapshot:
             found = [pair async for pair in snapshot.scan(self.start_key, self.end_key)]
-            return Mirror(snapshot.timestamp, dict(found))
+            own = {key: value for key, value in found if self._concerns(key)}
+            return Mirror(snapshot.timestamp, own)
 
     async def _follow(
         self, db: CoreDatabase, mirror: Mirror, changes_max: int, client: Client | None = None
     ) -> None:
         async for change in db.watch(self.start_key, self.end_key, after=mirror.timestamp):
+            if not self._concerns(change.key):
+                continue
             mirror.add(change)
             if client is not None:
                 client.done += 1
@@ -118,7 +128,7 @@ class Watchers:
     async def check(self, db: CoreDatabase) -> None:
         """Check that the rest of the stream completes each mirror from where it stands."""
         await db.put(self.last_key, b"nothing comes after this")
-        now = dict(await pairs(db, self.start_key))
+        now = {key: value for key, value in await pairs(db, self.start_key) if self._concerns(key)}
         for number, mirror in list(self.mirrors.items()):
             mirror.leave()
             try:
@@ -128,3 +138,15 @@ class Watchers:
                 continue
             mirror.finish()
             assert mirror.content == now, f"the mirror shows {mirror.content}, there is {now}"
+
+
+class WatchersOverRanges(Watchers):
+    """A workload of clients that watch all keys of the store; theirs lie far apart."""
+
+    start_key, end_key, last_key = b"", b"\xff", b"y/watched"
+
+    def _key(self, number: int) -> bytes:
+        return b"%c/watched" % b"ahmt"[number]
+
+    def _concerns(self, key: bytes) -> bool:
+        return key.endswith(b"/watched")
