@@ -18,6 +18,7 @@ from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.changes import awaits_change, nothing_new
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import COMPANY_SECONDS, Link
+from postroom.client.routing.outcomes import too_many_waits
 from postroom.client.routing.search import Search, SearchTimes
 from postroom.client.routing.spreading import (
     AwaitedChange,
@@ -30,6 +31,7 @@ from postroom.client.routing.spreading import (
 from postroom.client.routing.tries import FailedTries
 from postroom.client.routing.upkeep import HoldingsUpkeep
 from postroom.errors import Error
+from postroom.limits import CLIENT_WAITS_MAX
 from postroom.protocol import requests
 
 
@@ -100,6 +102,9 @@ class Assignment:
         elif type(call) is PartCall:
             self.end(call, nothing_new(call.request), None)  # its range was split: all begin anew
         else:
+            links = {lane.target for lane in self._lanes if lane.target is not None}
+            if sum(link.waiting() for link in links) >= CLIENT_WAITS_MAX:
+                raise too_many_waits(CLIENT_WAITS_MAX)
             AwaitedChange(call, self).begin(self._lanes)
 
     def _lane_by_id(self, part: PartCall) -> Lane | None:

@@ -28,6 +28,7 @@ from postroom.client.routing.merges import (
     following,
     merged,
     merged_so_far,
+    shared,
 )
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import is_of_present
@@ -116,7 +117,8 @@ def _parts(request: Any, cache: RangeCache) -> list[Any]:
     """Return the requests that a request is cut into; none, if it concerns one range."""
     concern = request.concerns()
     if concern is Scope.WHOLE_STORE:
-        return [ForRange(each.range_id, request) for each in cache] if len(cache) > 1 else []
+        asked = shared(request, len(cache))
+        return [ForRange(each.range_id, asked) for each in cache] if len(cache) > 1 else []
     return cut(request, concern, cache) if len(cache.owners(concern)) > 1 else []
 
 

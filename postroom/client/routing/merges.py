@@ -44,6 +44,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.contract import RANGE_ID_BYTES, KeySet, Request
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import (
+    UNBOUNDED,
     GetMany,
     Lock,
     Now,
@@ -57,6 +58,8 @@ from postroom.ranges.requests import (
 from postroom.ranges.transactions.requests import Refresh
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 
+_PAGES: Final = frozenset({GetMany, ListDeadLetters, ListScheduled})
+"""The requests for pages of which all parts are asked for, and have a share of the bytes each."""
 _DUE_END: Final = RANGE_ID_BYTES + 8
 _LetterOrder: TypeAlias = tuple[bytes, bytes]
 _ScheduleOrder: TypeAlias = tuple[int, bytes, bytes]
@@ -76,7 +79,14 @@ def cut(request: Any, concern: KeySet, cache: RangeCache) -> list[Any]:
         parts = parts[:1]
     elif type(request) is ReverseScan:
         parts = parts[-1:]
-    return [request.narrowed(each) for each in parts]
+    return [shared(request.narrowed(each), len(parts)) for each in parts]
+
+
+def shared(request: Any, parts: int) -> Any:
+    """Return a request for one of several ranges, whose answers together are one page."""
+    if type(request) not in _PAGES or request.bytes_max == UNBOUNDED:
+        return request
+    return msgspec.structs.replace(request, bytes_max=max(request.bytes_max // parts, 1))
 
 
 def merged(request: Any, answered: list[AnsweredPart]) -> Any:

@@ -38,6 +38,7 @@ from postroom.client.routing.merges import (
     following,
     merged,
     merged_so_far,
+    shared,
 )
 from postroom.ranges.contract import KeySet
 from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks, ScanChanges
@@ -107,7 +108,7 @@ class Spread:
         ids = [lane.range_id for lane in _to_ask(request, self._lanes)]
         new = [range_id for range_id in ids if range_id not in self._asked]
         self._asked.update(new)
-        return [PartCall(self, request, range_id) for range_id in new]
+        return [PartCall(self, shared(request, len(new)), range_id) for range_id in new]
 
     @property
     def is_over(self) -> bool:
