@@ -26,6 +26,7 @@ import benchmarks.idle
 import benchmarks.latencies
 import benchmarks.messages
 import benchmarks.opening
+import benchmarks.pages
 import benchmarks.queues
 import benchmarks.ranges
 import benchmarks.tail

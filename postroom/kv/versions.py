@@ -119,8 +119,9 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
 ) -> VersionPage:
     """Return the values of the user keys in ``[start, end)`` as of ``at``, up to a limit.
 
-    Keys that have no value then are visited too: after ``steps_max`` keys the page ends where it
-    is, however little it contains. Known ``gaps`` are jumped over, new ones are noted there.
+    Keys that have no value then are visited too, and so are messages between them. After
+    ``steps_max`` of all these the page ends where it is, however little it contains. Known ``gaps``
+    are jumped over, new ones are noted there.
     """
     pairs: list[tuple[bytes, bytes]] = []
     integers: list[int] = []
@@ -128,7 +129,8 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     key_from, end_of_key = 1, keys.END_OF_KEY
     lower, upper = keys.data_span(start, end)
     walk = GapCursor(gaps, at, lower, upper, reverse=reverse)
-    source, is_in_run = heads(reader, start, end, reverse=reverse, walk=walk), True
+    source = heads(reader, start, end, reverse=reverse, walk=walk, tells_seeks=True)
+    is_in_run = True
     for head, latest in source:
         steps += 1
         if steps > steps_max:
@@ -137,6 +139,9 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
             return VersionPage(
                 pairs, before + b"\x00" if reverse else before, tuple(integers), steps
             )
+        if not latest:
+            steps += _STEPS_BEFORE_SEEK
+            continue
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
         if version is None or version[0] not in _HAS_VALUE:
             walk.deleted(head, latest)
@@ -168,8 +173,12 @@ def heads(
     *,
     reverse: bool,
     walk: GapCursor = NO_CURSOR,
+    tells_seeks: bool = False,
 ) -> Generator[tuple[bytes, bytes], bytes | None, None]:
-    """Iterate over the heads in a span, seeking past the other entries and known gaps."""
+    """Iterate over the heads in a span, seeking past the other entries and known gaps.
+
+    With ``tells_seeks`` each seek past other entries is told as well, as a bound with no version.
+    """
     lower, upper = keys.data_span(start, end)
     jump = walk.taken()
     if jump is not None:
@@ -180,6 +189,8 @@ def heads(
         bound = yield from _heads(reader, lower, upper, reverse=reverse)
         if bound is not None:
             lower, upper = (lower, bound) if reverse else (bound, upper)
+            if tells_seeks:
+                yield bound, b""
 
 
 def _heads(reader: Reader, lower: bytes, upper: bytes, *, reverse: bool) -> _Heads:

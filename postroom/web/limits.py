@@ -65,5 +65,8 @@ SAMPLE_SECONDS: Final = 5.0
 SERIES_MAX: Final = 101
 """The most charts whose points are kept: the store's, and those of the last queues looked at."""
 
+SCAN_PAGES_MAX: Final = 2
+"""The most requests for the rows of one page of keys: each looks at some thousand entries."""
+
 VERSIONS_MAX: Final = 20
 """The most versions of a key that are shown."""

@@ -37,11 +37,11 @@ class WebPage:
 
 _LIMIT: Final = {"limit": "the most rows"}
 _KEY: Final = {"key": "the key, as text", "key_hex": "the key, in hexadecimal"}
-_SPAN: Final = {
-    "prefix": "the keys that begin so, as text",
-    "prefix_hex": "the same in hexadecimal",
-    "after_hex": "the rows after this key, in hexadecimal",
-}
+_PREFIX: Final = {
+    "prefix": "the keys that begin so, as text", "prefix_hex": "the same in hexadecimal"
+}  # fmt: skip
+_SPAN: Final = _PREFIX | {"after_hex": "the rows after this key, in hexadecimal"}
+_FROM: Final = {"from_hex": "the rows from this key on, in hexadecimal"}
 _QUEUE: Final = {"queue": "the name of a queue"}
 _AFTER: Final = {"after": "the queues after this name"}
 _AT: Final = {"at": "the timestamp to read at, as a number"}
@@ -75,7 +75,7 @@ PAGES: Final = (
         is_linked=True,
     ),
     WebPage("/scheduled", "Scheduled", mail.scheduled, _LIMIT, is_linked=True),
-    WebPage("/keys", "Keys", keys.keys, _SPAN | _AT | _LIMIT, is_linked=True),
+    WebPage("/keys", "Keys", keys.keys, _PREFIX | _FROM | _AT | _LIMIT, is_linked=True),
     WebPage("/key", "Key", keys.key, _KEY | _AT),
     WebPage(
         "/cluster",

@@ -26,8 +26,8 @@ def test_each_described_parameter_is_taken(visit: Visit) -> None:
     for page in PAGES:
         for name in page.parameters:
             assert name in {
-                "prefix", "prefix_hex", "after", "after_hex", "limit", "key", "key_hex", "queue",
-                "state", "id", "id_hex", "kind", "filter", "at",
+                "prefix", "prefix_hex", "after", "after_hex", "from_hex", "limit", "key", "key_hex",
+                "queue", "state", "id", "id_hex", "kind", "filter", "at",
             }  # fmt: skip
     described = visit.contents("/openapi.json")["paths"]
     names = {each["name"] for each in described["/api/key"]["get"]["parameters"]}

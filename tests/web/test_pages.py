@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 import postroom
 import postroom.aio
 import postroom.web
+from postroom import limits
 from postroom.web.limits import QUEUES_SUMMED_MAX, ROWS_MAX, SHOWN_BYTES_MAX
 from postroom.web.table import PAGES
 from tests.web.visits import HOSTILE, PATHS, Visit
@@ -96,8 +97,8 @@ def test_a_key_is_shown_as_it_was(visit: Visit) -> None:
     assert [each["value"]["text"] for each in pairs] == ["first", HOSTILE.decode()]
 
 
-@pytest.mark.parametrize("page", ["/inboxes", "/keys"])
-def test_lists_go_on_after_their_last_row(visit: Visit, page: str) -> None:
+@pytest.mark.parametrize(("page", "name"), [("/inboxes", "after_hex"), ("/keys", "from_hex")])
+def test_lists_go_on_after_their_last_row(visit: Visit, page: str, name: str) -> None:
     with visit.db.begin() as tx:
         for number in range(ROWS_MAX):
             tx.put(b"many/%03d" % number, b"")
@@ -108,11 +109,29 @@ def test_lists_go_on_after_their_last_row(visit: Visit, page: str) -> None:
         seen += [each["key"]["text"] for each in found.get("inboxes") or found.get("pairs")]
         if found["next"] is None:
             break
-        assert f"after_hex={found['next']['hex']}" in visit.page(
-            f"{page}?prefix=many/&limit=30{after}"
-        )
-        after = f"&after_hex={found['next']['hex']}"
+        following = f"{name}={found['next']['hex']}"
+        assert following in visit.page(f"{page}?prefix=many/&limit=30{after}")
+        after = f"&{following}"
     assert seen == [f"many/{number:03d}" for number in range(ROWS_MAX)]
+
+
+def test_keys_among_many_messages_are_found_page_by_page(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 64)
+    with visit.db.begin() as tx:
+        tx.put(b"m/last", b"")
+        for number in range(1000):
+            tx.enqueue_message(b"m/%03d" % number, b"")
+    found = visit.contents("/keys?prefix=m/")
+    assert found["pairs"] == []
+    assert "no values so far" in visit.page("/keys?prefix=m/")
+    visits = 1
+    while found["next"]:
+        visits += 1
+        found = visit.contents(f"/keys?prefix=m/&from_hex={found['next']['hex']}")
+    assert [each["key"]["text"] for each in found["pairs"]] == ["m/last"]
+    assert visits > 3
 
 
 def test_lists_of_queues_go_on_after_their_last_row(visit: Visit) -> None:

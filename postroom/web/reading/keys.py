@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 import postroom
 import postroom.aio
 from postroom.errors import SnapshotTooOld
-from postroom.web.limits import VERSIONS_MAX
+from postroom.web.limits import SCAN_PAGES_MAX, VERSIONS_MAX
 from postroom.web.reading import PageReader
 from postroom.web.texts import name_of, when
 
@@ -23,28 +24,33 @@ _AT_ONCE_SECONDS: Final = 0.001
 
 
 async def keys(reader: PageReader) -> dict[str, Any]:
-    """Return pairs of keys and values, in the order of the keys, as they were at a timestamp."""
+    """Return pairs of keys and values, in the order of the keys, as they were at a timestamp.
+
+    It looks at a bounded part of the store, however few keys with values there are in it.
+    """
     asked = reader.asked
-    prefix, after, limit, at = (
-        asked.raw("prefix"),
-        asked.raw("after"),
-        asked.count(),
-        asked.timestamp(),
-    )
+    prefix, limit, at = asked.raw("prefix"), asked.count(), asked.timestamp()
     first, end = postroom.prefix(prefix) if prefix else (b"", None)
-    start = max(first, after + b"\x00" if after else b"")
+    start = max(first, asked.raw("from"))
 
-    async def read(db: postroom.aio.Database) -> list[tuple[bytes, bytes]]:
-        return [pair async for pair in db.scan(start, end, limit=limit, at=at)]
+    async def read(db: postroom.aio.Database) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        found, number = list[tuple[bytes, bytes]](), 0
+        async with aclosing(db.scan_pages(start, end, limit=limit, at=at)) as pages:
+            async for page in pages:
+                found += page.pairs
+                number += 1
+                if page.end == end or len(found) >= limit or number >= SCAN_PAGES_MAX:
+                    return found, None if page.end == end else page.end
+        return found, None
 
-    found = await reader.store.read(read)
+    found, following = await reader.store.read(read)
     return {
         "prefix": name_of(prefix),
         "at": None if at is None else {"number": str(int(at)), "text": when(at)},
         "pairs": [
             {"key": name_of(key), "value": reader.payload(value, key)} for key, value in found
         ],
-        "next": name_of(found[-1][0]) if len(found) == limit else None,
+        "next": None if following is None else name_of(following),
     }
 
 

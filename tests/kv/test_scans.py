@@ -1,0 +1,45 @@
+"""A page of a scan goes through a bounded number of entries, whatever lies between its keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.kv import keys, versions
+from postroom.kv.engine import WriteSet
+from tests.kv.test_gaps import Counting
+
+NOW = keys.u64(1 << 40)
+STEPS_MAX = 200
+VALUE = versions.VALUE_KIND + keys.u64(1) + b"v"
+
+
+@pytest.fixture
+def engine() -> Counting:
+    """Return an engine with two keys, and many inboxes of keys without values between them."""
+    made = Counting()
+    writes: WriteSet = {keys.head_key(key): VALUE for key in (b"a", b"z")}
+    for number in range(3000):
+        for at in range(1 + number % 9):
+            writes[keys.inbox_prefix(b"m%06d" % number) + keys.u64(at)] = b"message"
+    made.write(writes, sync=False)
+    return made
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_messages_between_keys_count_as_steps(engine: Counting, reverse: bool) -> None:
+    start, end, found, pages = b"", None, list[bytes](), 0
+    while True:
+        before, pages = engine.visited, pages + 1
+        page = versions.scan(
+            engine, start, end, NOW, pairs_max=10, bytes_max=1000, reverse=reverse,
+            steps_max=STEPS_MAX,
+        )  # fmt: skip
+        assert engine.visited - before <= STEPS_MAX + 10
+        assert page.steps >= engine.visited - before - 10
+        found += [key for key, _ in page.pairs]
+        if page.resume is None:
+            break
+        assert page.resume != (end if reverse else start), "it goes on"
+        start, end = (start, page.resume) if reverse else (page.resume, end)  # type: ignore[assignment]
+    assert found == ([b"z", b"a"] if reverse else [b"a", b"z"])
+    assert pages > 10
