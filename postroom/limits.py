@@ -276,6 +276,8 @@ RESTORED_AHEAD_SECONDS_MAX: Final = 24 * 3600.0
 COUNTED_SECONDS_MAX: Final = 3600.0
 """The time in which a node counts all entries: a million take a few seconds."""
 
+BACKUP_PAGE_BYTES_MIN: Final = 16 * 1024
+"""The bytes of a page that a backup reads, which are less the more ranges it reads at once."""
 BACKUP_BLOCK_ROWS_MAX: Final = 2 * 8192
 """The entries of a block in a file of a backup."""
 BACKUP_BLOCK_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX

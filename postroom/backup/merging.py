@@ -36,8 +36,12 @@ class EntryStream:
             piece = next(self._blocks, None)
             if piece is None:
                 return False
-            (self._names, self._stored), self._taken = piece, 0
+            self.put(piece)
         return True
+
+    def put(self, piece: Entries) -> None:
+        """Add a piece, when the ones before it are taken."""
+        (self._names, self._stored), self._taken = piece, 0
 
     @property
     def last(self) -> bytes:

@@ -16,25 +16,24 @@ timestamp.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from postroom.backup import manifest as manifests
-from postroom.backup.blocks import Block
 from postroom.backup.chain import Chain
 from postroom.backup.folder import BackupFolder, PartFile
 from postroom.backup.manifest import BackupManifest, BackupPart
 from postroom.backup.merging import Differences
 from postroom.backup.pace import Pace
 from postroom.backup.progress import Progress, silent
+from postroom.backup.reading import ReadEntries, StoreReader
 from postroom.backup.recount import Recount
 from postroom.client.database import CoreDatabase
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.limits import BACKUP_CHAIN_MAX
-from postroom.messaging.bulk_requests import BYTES, RecordsPage, unpack
 
 PART_BYTES: Final = 16 * 1024 * 1024
 """The size of a part in the store, about. The index of its inboxes is in memory meanwhile."""
@@ -77,17 +76,8 @@ class _Goal(NamedTuple):
     before: Chain | None
 
 
-class _Span(NamedTuple):
-    """A part of the store that gets a file of its own.
-
-    Attributes:
-        table: ``range_image`` for the entries of no key, else ``image``.
-        start, end: its keys.
-    """
-
-    table: str
-    start: bytes
-    end: bytes | None
+Span = tuple[bytes, bytes | None]
+"""The keys of a part that gets a file of its own."""
 
 
 async def take(
@@ -116,7 +106,6 @@ async def take(
                 f"the backup of {manifests.time_of(each.timestamp)} is of another store, "
                 f"{each.store}; nothing was changed: make a full one in a new folder"
             )
-    await _check_ranges(db)
 
     async def last_entry() -> int:
         return (await db.status()).applied_index
@@ -134,15 +123,6 @@ async def take(
         f"{_BEGUN_AT_MOST} times the leader changed while the store was read; there is no backup "
         f"in {folder}: look after the nodes, and run it again"
     )
-
-
-async def _check_ranges(db: CoreDatabase) -> None:
-    ranges = await db.ranges()
-    if len(ranges) > 1:
-        raise Invalid(
-            f"a store of one range is backed up, and this one has {len(ranges)}; there is no "
-            "backup: stop all nodes, and copy their folders"
-        )
 
 
 def _earlier(target: BackupFolder, since: BackupFolder) -> Chain:
@@ -179,51 +159,53 @@ class _Taking:
         if known is not None:
             return self._result(known, done_before=True)
         async with self._db.hold(whole=True) as at:
-            spans = await self._spans()
-            parts = [await self._part(number, spans, int(at)) for number in range(len(spans))]
+            reader = StoreReader(self._db, int(at), await self._db.ranges())
+            spans = await self._spans(reader)
+            self._progress("backing up", 0, len(spans) + 1)
+            parts = [await self._part(0, reader.of_no_key(), (b"", None))]
+            for number, span in enumerate(spans, 1):
+                self._progress("backing up", number, len(spans) + 1)
+                parts.append(await self._part(number, reader.of_keys(*span), span))
         manifest = self._manifest(int(at), parts)
         await self._elsewhere(self._target.commit, manifest)
-        self._progress("backing up", len(spans), len(spans))
+        self._progress("backing up", len(parts), len(parts))
         return self._result(manifest, done_before=False)
 
-    async def _spans(self) -> list[_Span]:
-        """Return the parts: those of the backup before, or such that each has as much to read."""
-        of_range = _Span("range_image", b"", None)
-        if self._before is not None:
-            return [of_range, *map(_span_of, self._before.last.parts[1:])]
-        found = await self._db.partitions(part_bytes=PART_BYTES)
-        return [of_range, *(_Span("image", each.start, each.end) for each in found)]
+    async def _spans(self, reader: StoreReader) -> list[Span]:
+        """Return the keys of the parts: those of the backup before, if there is one."""
+        if self._before is None:
+            return await reader.spans(PART_BYTES)
+        return [_span_of(part) for part in self._before.last.parts[1:]]
 
-    async def _part(self, number: int, spans: Sequence[_Span], at: int) -> BackupPart:
+    async def _part(
+        self, number: int, pages: AsyncGenerator[ReadEntries], span: Span
+    ) -> BackupPart:
         """Write the file of a part."""
-        self._progress("backing up", number, len(spans))
-        table, start, end = spans[number]
-        pages = self._db.bulk.scan(table, start, end, at=at)
         before = None if self._before is None else await self._checked(self._before, number)
         with PartFile(self._target, number) as file:
             file.begin()
             async with aclosing(pages):
                 async for page in pages:
-                    if page.rows:
+                    if page.entries[0]:
                         await self._elsewhere(self._add, file, before, page)
-                    await self._pace.after(_bytes_of(page))
+                    await self._pace.after(page.size)
             self._recount.end_part()
-            part: BackupPart = await self._elsewhere(_ended, file, before, spans[number])
+            part: BackupPart = await self._elsewhere(_ended, file, before, span)
         return part
 
     async def _checked(self, before: Chain, number: int) -> Differences:
         await self._elsewhere(before.check, number)
         return Differences(before.read(number))
 
-    def _add(self, file: PartFile, before: Differences | None, page: RecordsPage) -> None:
-        block = Block(page.columns["name"], page.columns["stored"])
-        names, stored = unpack(BYTES, block.names), unpack(BYTES, block.stored)
-        self._recount.add(names, stored)
-        if before is None:
-            file.add_block(block, page.rows)
-            return
-        for changed in before.of((names, stored)):
-            file.add(changed)
+    def _add(self, file: PartFile, before: Differences | None, page: ReadEntries) -> None:
+        self._recount.add(*page.entries)  # type: ignore[arg-type]  # all have values
+        if before is not None:
+            for changed in before.of(page.entries):
+                file.add(changed)
+        elif page.block is not None:
+            file.add_block(page.block, len(page.entries[0]))
+        else:
+            file.add(page.entries)
 
     def _manifest(self, at: int, parts: list[BackupPart]) -> BackupManifest:
         counted = self._recount.end()
@@ -248,17 +230,12 @@ class _Taking:
         )  # fmt: skip
 
 
-def _span_of(part: BackupPart) -> _Span:
-    end = None if part.end is None else bytes.fromhex(part.end)
-    return _Span("image", bytes.fromhex(part.start), end)
+def _span_of(part: BackupPart) -> Span:
+    return bytes.fromhex(part.start), None if part.end is None else bytes.fromhex(part.end)
 
 
-def _ended(file: PartFile, before: Differences | None, span: _Span) -> BackupPart:
+def _ended(file: PartFile, before: Differences | None, span: Span) -> BackupPart:
     if before is not None:
         for gone in before.rest():
             file.add(gone)
-    return file.end(span.start, span.end)
-
-
-def _bytes_of(page: RecordsPage) -> int:
-    return sum(len(column.data) for column in page.columns.values())
+    return file.end(*span)

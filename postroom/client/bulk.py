@@ -87,10 +87,16 @@ class Columns(NamedTuple):
 
 
 class Bulk:
-    """Whole tables, page by page. All methods need a timestamp that is protected."""
+    """Whole tables, page by page. All methods need a timestamp that is protected.
 
-    def __init__(self, sender: Sender) -> None:
+    Args:
+        sender: the client's sender.
+        page_bytes: about how large pages are; 0: as usual.
+    """
+
+    def __init__(self, sender: Sender, page_bytes: int = 0) -> None:
         self._sender = sender
+        self._page_bytes = page_bytes or _PAGE_BYTES
 
     def scan(
         self,
@@ -116,7 +122,7 @@ class Bulk:
             SnapshotTooOld: ``at`` is collected; or it is not protected as a whole, and the table
                 has no versions. For ``changes`` and ``reaped``: ``wanted.after`` is collected.
         """
-        request = _scan(table, (start, end), at, wanted, columns)
+        request = self._scan(table, (start, end), at, wanted, columns)
         return self._ahead(request, _following, _as_it_is)
 
     def records(
@@ -133,7 +139,7 @@ class Bulk:
 
         The arguments and errors are those of :meth:`scan`.
         """
-        request = _scan(table, (start, end), at, wanted, columns)
+        request = self._scan(table, (start, end), at, wanted, columns)
         return self._ahead(request, _following, lambda page: bulk_requests.records(table, page))
 
     def columns(
@@ -161,7 +167,7 @@ class Bulk:
         """
         named = () if values else ("key", "timestamp", "kind")
         table, wanted = "changes" if changes else "data", RecordFilter(int(after))
-        request = _scan(table, (start, end), at, wanted, named)
+        request = self._scan(table, (start, end), at, wanted, named)
         return self._ahead(request, _following, _columns)
 
     def queue(
@@ -202,6 +208,17 @@ class Bulk:
         )
         return changes
 
+    def _scan(
+        self,
+        table: str,
+        span: tuple[bytes, bytes | None],
+        at: int,
+        wanted: RecordFilter,
+        columns: tuple[str, ...],
+    ) -> ScanRecords:
+        start, end = arguments.span(*span)
+        return ScanRecords(table, start, end, int(at), wanted, columns, b"", self._page_bytes)
+
     async def _ahead(
         self, request: Any, following: Callable[[Any, Any], Any], shape: Callable[[Any], Any]
     ) -> AsyncGenerator[Any, None]:
@@ -219,17 +236,6 @@ class Bulk:
             if request is not None:
                 answer = self._sender.send(request)
             yield shape(page)
-
-
-def _scan(
-    table: str,
-    span: tuple[bytes, bytes | None],
-    at: int,
-    wanted: RecordFilter,
-    columns: tuple[str, ...],
-) -> ScanRecords:
-    start, end = arguments.span(*span)
-    return ScanRecords(table, start, end, int(at), wanted, columns, b"", _PAGE_BYTES)
 
 
 def _following(request: ScanRecords, page: RecordsPage) -> ScanRecords | None:

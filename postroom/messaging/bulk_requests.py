@@ -159,14 +159,17 @@ TABLES: Final[dict[str, Columns]] = {
         "status": BYTE, "sums": _SUMS,
     },
     # The entries of an image (:mod:`postroom.messaging.image_entries`): those of the keys, and
-    # those of no key.
+    # those of no key. ``marks`` are those of the channels to a range (`03 06 sender kind lane`).
     "image": _ENTRIES,
     "range_image": _ENTRIES,
+    "marks": _ENTRIES,
 }  # fmt: skip
 """The columns of each table."""
 
 
-_OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places", "range_image"})
+_OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places"})
+_OF_ONE_RANGE: Final = frozenset({"range_image", "marks"})
+"""The tables of records of no key that are those of the range of the key ``start``."""
 _OF_KEYS_ALONE: Final = frozenset(
     {"data", "changes", "inbox", "reaped", "accounting", "inbox_index"}
 )
@@ -177,7 +180,8 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
 
     Attributes:
         table: the name of the table, one of ``TABLES``.
-        start, end: the span of keys. It means nothing for tables of records that belong to no key.
+        start, end: the span of keys. It means nothing for tables of records that belong to no key,
+            but of ``range_image`` and ``marks``: they are those of the range of ``start``.
         timestamp: the timestamp to read at, which is protected; of ``changes`` and ``reaped`` the
             last one that counts. A table without versions needs one that is protected as a whole;
             0: now.
@@ -207,6 +211,8 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
         """Return the span, or the whole store for tables of records that belong to no key."""
         if self.table in _OF_NO_KEY:
             return Scope.WHOLE_STORE
+        if self.table in _OF_ONE_RANGE:
+            return KeySet((self.start,))
         return KeySet(spans=((self.start, self.end),))
 
     def needs(self) -> Iterator[Need]:

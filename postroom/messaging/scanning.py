@@ -14,6 +14,7 @@ often one or none::
                          03 range 05, 08                    counters
                          03 range 01 to 03, 08 queue        places
                          03 range                           range_image
+                         03 range 06                        marks
 
 ``data`` and ``changes`` have no walk: :mod:`postroom.kv.columns` reads them in blocks.
 
@@ -481,6 +482,14 @@ def _image(scope: ScanScope) -> Iterator[Found]:
         yield from images.walk(scope.reader, scope.rest_of(span))
 
 
+def _marks(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the marks of the channels to the range."""
+    prefix = keys.marks_prefix(scope.range_id)
+    span = scope.rest_of(keys.KeySpan(prefix, keys.after_prefix(prefix)))
+    for raw, stored in scope.reader.iterate(*span):
+        yield raw, (name_of(raw), stored)
+
+
 _WALKS: Final[dict[str, Walk]] = {
     "inbox": _inbox,
     "reaped": _reaped,
@@ -493,4 +502,5 @@ _WALKS: Final[dict[str, Walk]] = {
     "beside": _beside,
     "image": _image,
     "range_image": _image,
+    "marks": _marks,
 }

@@ -11,8 +11,9 @@ pass over their own. The snapshots therefore are a consistent cut (Mattern, Virt
 States of Distributed Systems, 1989): no range has an effect whose cause another one lacks.
 
 A range in which a transaction is prepared has no such moment, since that may commit below. It waits
-until that is resolved. If it has committed something above the moment meanwhile, the request is
-refused, and its client chooses a later one.
+until that is resolved, and prepares no other one meanwhile: its keys are closed
+(:mod:`postroom.ranges.transactions.closed_keys`). If it has committed something above the moment
+meanwhile, the request is refused, and its client chooses a later one.
 """
 
 from __future__ import annotations
@@ -102,22 +103,32 @@ class WholeProtections:
             Invalid: the moment lies too far ahead, or the client has too many.
             Unavailable: there are too many.
         """
-        at, intents = request.at, self.reads.intents
+        at, closed = request.at, self.reads.intents.closed
         if at > view.now + from_seconds(WHOLE_AHEAD_SECONDS_MAX):
             raise Invalid(
                 f"the timestamp {at} lies more than {WHOLE_AHEAD_SECONDS_MAX:g} s ahead; nothing "
                 "was protected: choose one that is nearer"
             )
         if self.reads.last_commit >= at:
+            closed.open()
             raise SnapshotTooOld(
                 f"a range has committed something after {at} already; nothing was protected "
                 "there: try again with a later timestamp"
             )
-        if view.before or view.in_flight or intents.by_transaction or intents.going:
+        if self._has_prepared() or view.before or view.in_flight:
             raise Blocked
+        closed.open()
         self.protections.take_until_released(at, request.client, request.host)
         self.pass_over(at)
         return at
+
+    def _has_prepared(self) -> bool:
+        """Return whether a transaction is prepared; then no other one is, until it has ended."""
+        intents = self.reads.intents
+        if intents.by_transaction:
+            intents.closed.close(b"")
+            intents.on_met()
+        return bool(intents.by_transaction or intents.going)
 
     def release(self, _: View, request: ReleaseWhole) -> None:
         """Evaluate ``ReleaseWhole``, of the node's own process."""

@@ -132,16 +132,6 @@ def test_two_backups_do_not_share_a_folder(tmp_path: Path) -> None:
         db.backup(tmp_path / "full")
 
 
-def test_a_store_of_several_ranges_is_refused_by_name(tmp_path: Path) -> None:
-    with postroom.open(":memory:") as db:
-        db.put(b"a", b"1")
-        db.put(b"m", b"1")
-        db.split(b"m")
-        with pytest.raises(Invalid, match="this one has 2; there is no backup: stop all nodes"):
-            db.backup(tmp_path / "full")
-    assert not (tmp_path / "full").exists()
-
-
 def test_a_backup_begins_anew_under_another_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

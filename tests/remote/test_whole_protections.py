@@ -7,14 +7,16 @@ from itertools import count
 
 import pytest
 
+from postroom.client.routing.local import ForRange
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.messaging.bulk_requests import ScanRecords
-from postroom.ranges.requests import Now
+from postroom.ranges.requests import CommitTransaction, Increment, Now
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 from tests.client.stores import Store
+from tests.messaging.one_range import Asked
 from tests.remote.streams import DatabaseOverStreams
 from tests.server.hosting import ThreeNodes, cut
 from tests.server.splitting import split
@@ -198,3 +200,22 @@ def test_the_right_half_of_a_split_has_what_the_range_had(store: Store) -> None:
 
 async def _asked(store: Store, request: ScanRecords) -> object:
     return await store.core._sender.send(request)
+
+
+def test_a_range_prepares_no_further_transaction_while_a_protection_waits(
+    nodes: ThreeNodes,
+) -> None:
+    """A range in which one is always prepared would never be protected otherwise."""
+    intents = nodes.hosted(2, 2).replica.intents
+    now = nodes.ask(2, ForRange(2, Now()))
+    writes = [Increment(HERE), Increment(THERE)]
+    commit = Asked(CommitTransaction(bytes(16), now, 60.0, 0, HERE, [], [], writes))
+    nodes.nodes[1].replicas.submit(commit)
+    nodes.until(lambda: intents.by_transaction)
+    asked = Asked(ForRange(2, ProtectWhole(now + from_seconds(1.0))))
+    nodes.nodes[2].replicas.submit(asked)
+    assert intents.closed
+    assert not asked.answers
+    nodes.until(lambda: asked.answers)
+    assert asked.answers[0][1] is None
+    assert not intents.closed

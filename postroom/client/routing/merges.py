@@ -43,6 +43,7 @@ from postroom.messaging.requests import (
 )
 from postroom.ranges.contract import RANGE_ID_BYTES, KeySet, Request
 from postroom.ranges.listing import ListRanges, RangeInfo
+from postroom.ranges.partitions import RangePartition, ReadPartitions
 from postroom.ranges.requests import (
     UNBOUNDED,
     GetMany,
@@ -159,6 +160,11 @@ def _joined(answers: list[list[Any]]) -> list[Any]:
     return [*itertools.chain(*answers)]
 
 
+def _parts_in_order(answers: Iterable[list[RangePartition]]) -> list[RangePartition]:
+    """Return the parts of all ranges, in the order of their keys."""
+    return sorted(_joined([*answers]), key=lambda each: each.start)
+
+
 def _nothing(_: Iterable[None]) -> None:
     """Return the answer to a request that has none."""
 
@@ -219,6 +225,7 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     Now: max,
     ProtectWhole: max,
     ReadCounters: summed,
+    ReadPartitions: _parts_in_order,
     Refresh: max,
     ReleaseLocks: _nothing,
     ReleaseWhole: _nothing,

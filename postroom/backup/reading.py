@@ -1,0 +1,197 @@
+"""The reading of a store with any number of ranges, as one: entries in the order of names.
+
+::
+
+    range 1: entries of no key ──┐ without what         ┌─ merged by name, counters added up
+    range 2: entries of no key ──┴ others have taken ───┴──▶ part 0
+    keys [c, p): of range 1 up to m, of range 2 from m on ──▶ part n
+
+All of it is read at a timestamp that is protected as a whole. If a range splits meanwhile, its part
+goes on with both halves, which have the same snapshot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import msgspec
+
+from postroom.backup.blocks import Block, Entries
+from postroom.backup.merging import EntryStream
+from postroom.client.bulk import Bulk
+from postroom.client.database import CoreDatabase
+from postroom.client.routing.merges import summed
+from postroom.errors import Invalid, Unavailable
+from postroom.limits import BACKUP_PAGE_BYTES_MIN, BACKUP_PARTS_MAX, SPLITS_DURING_CALL_MAX
+from postroom.messaging.bulk_requests import BYTES, RecordsPage, unpack
+from postroom.messaging.handover.transit import StoreMarks, Transit
+from postroom.messaging.image_entries import COUNTERS_NAME
+from postroom.messaging.requests import Counters
+from postroom.ranges.listing import RangeInfo
+
+_PAGE_BYTES: Final = 1024 * 1024
+_encode: Final = msgspec.msgpack.Encoder().encode
+_counters: Final = msgspec.msgpack.Decoder(Counters)
+
+
+class ReadEntries(NamedTuple):
+    """Entries of the store, in order.
+
+    Attributes:
+        entries: the entries.
+        block: the same as they came, if they came so.
+        size: the bytes that were read for them.
+    """
+
+    entries: Entries
+    block: Block | None
+    size: int
+
+
+class RangePiece(NamedTuple):
+    """A part of the entries, in one range."""
+
+    table: str
+    start: bytes
+    end: bytes | None
+
+
+class StoreReader:
+    """The entries of a store at a timestamp that is protected as a whole.
+
+    Args:
+        db: the store.
+        at: the timestamp.
+        ranges: the ranges of the store at the timestamp.
+    """
+
+    def __init__(self, db: CoreDatabase, at: int, ranges: Sequence[RangeInfo]) -> None:
+        self._db = db
+        self._at = at
+        self._ranges = ranges
+        self._bulk = Bulk(db.sender, max(_PAGE_BYTES // len(ranges), BACKUP_PAGE_BYTES_MIN))
+
+    async def spans(self, part_bytes: int) -> list[tuple[bytes, bytes | None]]:
+        """Return spans of keys such that each has as much to read, about; not too many."""
+        found = await self._db.partitions(part_bytes=part_bytes)
+        starts = [each.start for each in found][:: len(found) // (BACKUP_PARTS_MAX // 2) + 1]
+        return [*zip(starts, [*starts[1:], None], strict=True)]
+
+    async def of_no_key(self) -> AsyncGenerator[ReadEntries]:
+        """Iterate over the entries that belong to no key, of all ranges."""
+        pieces = [RangePiece("range_image", each.start, None) for each in self._ranges]
+        if len(pieces) == 1:
+            async for page in self._read(pieces[0]):
+                yield page
+            return
+        taken = await self._taken()
+        streams = [
+            self._without_taken(piece, Transit(each.id, taken))
+            for piece, each in zip(pieces, self._ranges, strict=True)
+        ]
+        async for page in _merged(streams):
+            yield page
+
+    async def of_keys(self, start: bytes, end: bytes | None) -> AsyncGenerator[ReadEntries]:
+        """Iterate over the entries of the keys of a span."""
+        last = b""
+        for _ in range(SPLITS_DURING_CALL_MAX):
+            pieces = await self._pieces(start, end)
+            try:
+                async for page in self._of_pieces(pieces):
+                    left = _after(page, last)
+                    if left.entries[0]:
+                        last = left.entries[0][-1]
+                        yield left
+                return
+            except Invalid:
+                if await self._pieces(start, end) == pieces:
+                    raise
+        raise Unavailable("ranges are split again and again; there is no backup: try again later")
+
+    async def _pieces(self, start: bytes, end: bytes | None) -> list[RangePiece]:
+        """Return the parts of a span in the ranges of now."""
+        return [
+            RangePiece("image", max(start, each.start), _lower(end, each.end))
+            for each in await self._db.ranges(start, end)
+        ]
+
+    async def _of_pieces(self, pieces: list[RangePiece]) -> AsyncGenerator[ReadEntries]:
+        streams = [self._read(piece) for piece in pieces]
+        async for page in streams[0] if len(streams) == 1 else _merged(streams):
+            yield page
+
+    async def _read(self, piece: RangePiece) -> AsyncGenerator[ReadEntries]:
+        pages = self._bulk.scan(*piece, at=self._at)
+        async with aclosing(pages):
+            async for page in pages:
+                yield _page(page)
+
+    async def _without_taken(
+        self, piece: RangePiece, transit: Transit
+    ) -> AsyncGenerator[ReadEntries]:
+        async for page in self._read(piece):
+            if page.entries[0]:
+                yield ReadEntries(transit.of(page.entries), None, page.size)
+
+    async def _taken(self) -> StoreMarks:
+        found = StoreMarks()
+        for each in self._ranges:
+            async for page in self._read(RangePiece("marks", each.start, None)):
+                found.add(zip(*page.entries, strict=True))  # type: ignore[arg-type]  # all have values
+        return found
+
+
+def _page(page: RecordsPage) -> ReadEntries:
+    block = Block(page.columns["name"], page.columns["stored"])
+    entries = unpack(BYTES, block.names), unpack(BYTES, block.stored)
+    return ReadEntries(entries, block, sum(len(column.data) for column in page.columns.values()))
+
+
+def _after(page: ReadEntries, last: bytes) -> ReadEntries:
+    """Return the entries of a page whose names are after ``last``."""
+    names, stored = page.entries
+    if not names or names[0] > last:
+        return page
+    first = bisect_right(names, last)
+    return ReadEntries((names[first:], stored[first:]), None, page.size)
+
+
+async def _merged(streams: Sequence[AsyncGenerator[ReadEntries]]) -> AsyncGenerator[ReadEntries]:
+    """Iterate over the entries of several ranges in the order of names."""
+    live = {stream: EntryStream(iter(())) for stream in streams}
+    while live:
+        size = 0
+        for stream, waiting in list(live.items()):
+            while not waiting.fill():
+                page = await anext(stream, None)
+                if page is None:
+                    del live[stream]
+                    break
+                size += page.size
+                waiting.put(page.entries)
+        if live:
+            yield ReadEntries(_taken([*live.values()]), None, size)
+
+
+def _taken(streams: list[EntryStream]) -> Entries:
+    """Take the entries up to a name that all streams have reached."""
+    until = min(stream.last for stream in streams)
+    taken = [stream.take(until) for stream in streams]
+    found: dict[bytes, bytes | None] = {}
+    for each in reversed(taken):  # the first range has the records that a store has once
+        found |= each
+    if COUNTERS_NAME in found:
+        counted = [stored for each in taken if (stored := each.get(COUNTERS_NAME))]
+        found[COUNTERS_NAME] = _encode(summed(map(_counters.decode, counted)))
+    names = sorted(found)
+    return names, [found[name] for name in names]
+
+
+def _lower(one: bytes | None, other: bytes | None) -> bytes | None:
+    """Return the lower of two ends of spans; ``None`` is above all."""
+    ends = [end for end in (one, other) if end is not None]
+    return min(ends, default=None)
