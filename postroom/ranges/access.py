@@ -17,8 +17,8 @@
 * A change ends the streams of the clients whose rights it changes. They come back at once, with
   the new rights, and everything that waits is checked anew.
 * An administrator by grants alone cannot take the last such right away.
-* Every client that is let in is told the bounds of ranges, which are keys: it cannot find the
-  leaders of its own keys without them.
+* The bounds of ranges are keys. A client is told those among the keys on which it has a verb, and
+  no others (:meth:`.Rights.shown`).
 * Refusals are counted in the node's memory and told to the root now and then (:mod:`.audit`).
 """
 

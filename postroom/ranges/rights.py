@@ -152,13 +152,34 @@ class Rights:
         spans = () if queue else (EVERY_KEY,)
         return self._missing(Need(Verb.named(verb), (), spans, queue or EVERY_QUEUE)) is None
 
+    def shown(self, start: bytes, end: bytes | None) -> Span | None:
+        """Return the bounds of a range as the client is told of them; ``None``: it is not told.
+
+        A bound among keys on which the client has no verb becomes the begin of its next prefix.
+        These keys seem to belong to one of its own ranges, so that shown ranges leave no gaps::
+
+            bounds   b"" ──── c ── m/ ── m/3 ── m0 ── r ── z/ ── end     prefixes m/, z/
+            shown    b"" ──────────m/ ── m/3 ───────────── z/ ── end
+        """
+        first = self._shown_bound(start)
+        last = None if end is None else self._shown_bound(end)
+        return None if first is None or first == last else (first, last)
+
+    def _shown_bound(self, bound: bytes) -> bytes | None:
+        """Return a bound as the client is told of it; ``None``: the end of all keys."""
+        prefixes = self._prefixes_of(EVERY_VERB)
+        if bound and _of(prefixes, bound) is None:
+            at = bisect_right(prefixes, bound)
+            if at == len(prefixes):
+                return None
+            bound = prefixes[at]
+        return bound if self._others is None else self._others._shown_bound(bound)
+
     def _missing(self, need: Need) -> str | None:
         """Return the part of a need that is not met, in words."""
         verb, keys, spans, queue = need
         if keys or spans:
-            prefixes = self._prefixes.get(verb)
-            if prefixes is None:
-                prefixes = self._prefixes[verb] = self._outermost(verb)
+            prefixes = self._prefixes_of(verb)
             for key in keys:
                 if _of(prefixes, key) is None:
                     return f"the key {shorten(key)}"
@@ -167,6 +188,13 @@ class Rights:
                 if prefix is None or not _ends_within(end, prefix):
                     return _in_words(start, end)
         return self._missing_queue(verb, queue) if queue else None
+
+    def _prefixes_of(self, verb: Verb) -> list[bytes]:
+        """Return the outermost prefixes of the grants with a verb, or one of several."""
+        prefixes = self._prefixes.get(verb)
+        if prefixes is None:
+            prefixes = self._prefixes[verb] = self._outermost(verb)
+        return prefixes
 
     def _outermost(self, verb: Verb) -> list[bytes]:
         found: list[bytes] = []

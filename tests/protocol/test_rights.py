@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postroom.messaging.bulk_requests import TABLES, ScanRecords
 from postroom.messaging.queues.queries import ReadQueues
@@ -354,3 +357,61 @@ def test_a_hostile_key_is_outside_of_a_prefix(key: bytes) -> None:
     assert missing is not None
     assert len(missing) < 300
     assert missing.isprintable()
+
+
+# --- the bounds of ranges -------------------------------------------------------------------------
+
+FIELDS: Final = Rights([Granted(Verb.SEND, b"m/"), Granted(Verb.READ, b"z/"), Granted(0, b"c")])
+
+
+def shown(rights: Rights, *bounds: bytes) -> list[tuple[bytes, bytes | None]]:
+    """Return the ranges between some bounds as a client is told of them."""
+    spans = pairwise((b"", *bounds, None))
+    found = (rights.shown(start, end) for start, end in spans if start is not None)
+    return [each for each in found if each is not None]
+
+
+def test_a_bound_among_keys_of_others_is_shown_as_the_begin_of_the_next_prefix() -> None:
+    bounds = (b"c", b"m/", b"m/3", b"m0", b"r", b"z/7", b"z0", b"zz")
+    assert shown(FIELDS, *bounds) == [
+        (b"", b"m/"), (b"m/", b"m/3"), (b"m/3", b"z/"), (b"z/", b"z/7"), (b"z/7", None),
+    ]  # fmt: skip
+
+
+def test_a_client_with_rights_on_queues_alone_is_shown_one_range() -> None:
+    assert shown(Rights([Granted(EVERY_VERB, queue=EVERY_QUEUE)]), b"c", b"m") == [(b"", None)]
+
+
+def test_a_client_with_rights_on_every_key_is_shown_all_bounds() -> None:
+    rights = Rights(granted_by(Role.READ))
+    assert shown(rights, b"c", b"m") == [(b"", b"c"), (b"c", b"m"), (b"m", None)]
+
+
+def test_a_client_behind_a_gateway_is_shown_the_bounds_that_both_may_know() -> None:
+    rights = Rights(granted_by(Role.READ), Rights([Granted(Verb.READ, b"m/")]))
+    assert shown(rights, b"c", b"m/3", b"r") == [(b"", b"m/"), (b"m/", b"m/3"), (b"m/3", None)]
+
+
+def test_a_replica_without_keys_is_shown_to_nobody() -> None:
+    assert FIELDS.shown(b"", b"") is None
+
+
+KEYS: Final = st.binary(max_size=3)
+
+
+@given(st.lists(KEYS.filter(bool), max_size=4), st.sets(KEYS.filter(bool), max_size=8))
+def test_shown_ranges_have_all_keys_and_no_bound_that_is_a_key_of_others(
+    prefixes: list[bytes], bounds: set[bytes]
+) -> None:
+    rights = Rights([Granted(Verb.READ, prefix) for prefix in prefixes])
+    own = {each for each in bounds if any(map(each.startswith, prefixes))}
+    found = shown(rights, *sorted(bounds))
+    assert (found[0][0], found[-1][1]) == (b"", None)
+    assert all(one[1] == other[0] for one, other in pairwise(found))
+    assert own <= {start for start, _ in found} <= own | {b""} | set(prefixes)
+    for key in own:  # the shown range of a key of its own is the range that contains it
+        owner = max(each for each in (b"", *bounds) if each <= key)
+        told = rights.shown(owner, min((each for each in bounds if each > key), default=None))
+        assert told is not None
+        assert told[0] <= key
+        assert told[1] is None or key < told[1]

@@ -65,7 +65,11 @@ class Streams:
             while link in self._open and (frame := self.router.take(link)) is not None:
                 session.received(frame)
             while link in self._open and (frame := session.take()) is not None:
-                self.router.received(link, frame)
+                self.received(link, frame)
+
+    def received(self, link: int, frame: bytes) -> None:
+        """Take a frame of a node."""
+        self.router.received(link, frame)
 
     def ask(self, request: Any) -> Any:
         call = Asked(request)

@@ -160,7 +160,7 @@ def test_a_node_that_leads_two_thousand_ranges_tells_of_all() -> None:
         ))
         for each in descriptors
     })  # fmt: skip
-    assert led_ranges(replicas) == descriptors
+    assert led_ranges(replicas, None) == descriptors
     frame = frames.encode(frames.Welcome(1, 0, 1, 1, [], 100, REVISION, descriptors))
     welcome = frames.from_node(frame)
     assert isinstance(welcome, frames.Welcome)

@@ -14,6 +14,8 @@ A node that is mistaken, or lies, must not keep a client busy:
 
 * A node tells of ranges that it leads, and of others. A range that a node leads takes the place of
   those that no leader has confirmed, whatever their generations.
+* A client with other rights is told of other bounds. If a range that a node leads has them in the
+  same generation, all that was told before is forgotten.
 * A descriptor is *refuted* if a node that was asked for the range refuses, and tells neither this
   descriptor nor a later one. It is forgotten, and is learned again only from a node that leads the
   range.
@@ -104,6 +106,9 @@ class RangeCache:
         if before == told:
             self._confirmed |= {told.range_id} if leads else set()
             return False
+        if leads and before is not None and before.generation == told.generation:
+            self.clear()
+            before = None
         replaced = set(self.overlapping(told.start, told.end)) | ({before} if before else set())
         for each in replaced:
             may_be_wrong = leads and each.range_id not in self._confirmed

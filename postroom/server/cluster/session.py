@@ -62,6 +62,7 @@ from postroom.protocol.requests import FIRST_REVISION, RANGES_REVISION, weight_o
 from postroom.ranges.access import GrantRights, RevokeRights, lacking
 from postroom.ranges.audit import NoteActions
 from postroom.ranges.contract import Request, Role
+from postroom.ranges.listing import RangeInfo
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
@@ -94,7 +95,7 @@ from postroom.server.cluster.session_parts import (
     too_many_protections,
     welcome_of,
 )
-from postroom.server.cluster.session_ranges import submit_to_range, welcome_steps
+from postroom.server.cluster.session_ranges import shown_to, submit_to_range, welcome_steps
 
 _log = logging.getLogger(__name__)
 
@@ -342,7 +343,8 @@ class Session:
     def welcome(self) -> None:
         """Send the leader and the addresses of the nodes."""
         self._replicas.charge(welcome_steps(self._replicas))
-        self._answers.put(welcome_of(self._node, self._admission.limits.stream_requests_max))
+        requests_max = self._admission.limits.stream_requests_max
+        self._answers.put(welcome_of(self._node, requests_max, self.rights))
 
     def _on_ask(self, ask: frames.Ask[Any], frame: bytes) -> None:
         if not self.client:
@@ -507,8 +509,8 @@ class Session:
         self._own_bytes += size
         self._waiting += call.waits
         if type(call) is NamingCall and named is not None:
-            call.range_id, generation = named
-            submit_to_range(self._replicas, call, call.range_id, generation)
+            call.range_id = named[0]
+            submit_to_range(self._replicas, call, named, self.rights)
         else:
             self._replicas.submit(call)
 
@@ -556,10 +558,12 @@ class Session:
             return  # it was withdrawn (the number may be reused), or all is over
         del self._asked[number]
         self._left(call)
-        if error is None:
-            self._say((number, result), answer_bytes(result))
-        else:
-            self._fail(number, failure_of(self._node, call, error, self._peer))
+        if error is not None:
+            self._fail(number, failure_of(self._node, call, error, self.rights, self._peer))
+            return
+        if type(result) is RangeInfo:
+            result = next(shown_to(self.rights, [result]), None)
+        self._say((number, result), answer_bytes(result))
 
     def protected(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""

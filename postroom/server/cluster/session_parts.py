@@ -31,11 +31,13 @@ from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import Nodes, NodeStatus
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Protect, Unprotect
+from postroom.ranges.rights import Rights
 from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.session_ranges import (
     concerned_ranges,
     has_several_ranges,
     led_ranges,
+    shown_to,
 )
 from postroom.server.replicas import Replicas
 
@@ -74,12 +76,13 @@ class SessionNode(Protocol):
         """Return the node's description of itself."""
 
 
-def welcome_of(node: SessionNode, requests_max: int) -> bytes:
+def welcome_of(node: SessionNode, requests_max: int, rights: Rights | None) -> bytes:
     """Return the frame that names the leader and the nodes.
 
     Args:
         node: the node that sends it.
         requests_max: how many requests a client may have unanswered.
+        rights: the rights of the client; ``None``: it is told of all ranges.
     """
     nodes = () if node.nodes is None else node.nodes.nodes
     addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
@@ -88,7 +91,7 @@ def welcome_of(node: SessionNode, requests_max: int) -> bytes:
         frames.Welcome(
             frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
             leader if isinstance(leader, int) else 0, addresses, requests_max,
-            REVISION, led_ranges(node.replicas),
+            REVISION, led_ranges(node.replicas, rights),
         )
     )  # fmt: skip
 
@@ -239,19 +242,27 @@ def too_many_protections(count: int) -> Failure:
     ))  # fmt: skip
 
 
-def failure_of(node: SessionNode, call: ClientCall, error: BaseException, peer: str) -> Failure:
+def failure_of(
+    node: SessionNode,
+    call: ClientCall,
+    error: BaseException,
+    rights: Rights | None,
+    peer: str,
+) -> Failure:
     """Return the failure of a request that the node has answered with an error.
 
     Args:
         node: the node.
         call: the request.
         error: the error.
+        rights: the rights of the client; ``None``: it is told of all ranges.
         peer: the client, for the log.
     """
     if isinstance(error, NotLeaseholder):
-        return NOT_LEASEHOLDER, str(error), _whereabouts(node, call, error.leader)
+        return NOT_LEASEHOLDER, str(error), _whereabouts(node, call, error.leader, rights)
     if isinstance(error, WrongRange):
-        told = dict.fromkeys((*_concerned(node, call), *error.descriptors))
+        shown = shown_to(rights, error.descriptors)
+        told = dict.fromkeys((*_concerned(node, call, rights), *shown))
         return WRONG_RANGE, str(error), list(told)
     if error is node.replicas.failed:
         return NOT_LEASEHOLDER, str(error), None  # the next leader may serve it
@@ -261,7 +272,7 @@ def failure_of(node: SessionNode, call: ClientCall, error: BaseException, peer: 
 
 
 def _whereabouts(
-    node: SessionNode, call: ClientCall, leader: NodeId | None
+    node: SessionNode, call: ClientCall, leader: NodeId | None, rights: Rights | None
 ) -> tuple[int, str] | tuple[int, str, RangeDescriptor] | None:
     """Return the node that leads, and the range if there are several."""
     nodes = node.nodes
@@ -269,13 +280,13 @@ def _whereabouts(
     if not has_several_ranges(node.replicas):
         return None if known is None else (known.node_id, known.address)
     node_id, address = (0, "") if known is None else (known.node_id, known.address)
-    ranges = _concerned(node, call)
+    ranges = _concerned(node, call, rights)
     return (node_id, address, ranges[0]) if len(ranges) == 1 else (node_id, address)
 
 
-def _concerned(node: SessionNode, call: ClientCall) -> list[RangeDescriptor]:
+def _concerned(node: SessionNode, call: ClientCall, rights: Rights | None) -> list[RangeDescriptor]:
     named = call.range_id if isinstance(call, NamingCall) else 0
-    return concerned_ranges(node.replicas, call.request, named)
+    return concerned_ranges(node.replicas, call.request, named, rights)
 
 
 # --- protections ----------------------------------------------------------------------------------

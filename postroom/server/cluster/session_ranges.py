@@ -8,11 +8,17 @@
     NotLeaseholder   the range whose leader is meant
 
 While a node has one range, no client is told of any, and none needs to name one.
+
+A client with granted rights is told of ranges as they are shown to it (:meth:`.Rights.shown`). It
+can name no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
 
 from postroom.limits import (
     LED_RANGES_A_STEP,
@@ -26,7 +32,11 @@ from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import ROOT_ID, Concern, KeySet, RangeIds, Request, Scope
 from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.listing import RangeInfo
+from postroom.ranges.rights import Rights
 from postroom.server.replicas import Replicas
+
+R = TypeVar("R", RangeDescriptor, RangeInfo)
 
 
 def has_several_ranges(replicas: Replicas) -> bool:
@@ -34,8 +44,19 @@ def has_several_ranges(replicas: Replicas) -> bool:
     return len(replicas.hosted) > 1
 
 
-def led_ranges(replicas: Replicas) -> list[RangeDescriptor]:
-    """Return the ranges that the node leads; none, while it has one range."""
+def shown_to(rights: Rights | None, ranges: Iterable[R]) -> Iterator[R]:
+    """Yield ranges as they are shown to a client with some rights; ``None``: as they are."""
+    if rights is None:
+        yield from ranges
+        return
+    for each in ranges:
+        span = rights.shown(each.start, each.end)
+        if span is not None:
+            yield msgspec.structs.replace(each, start=span[0], end=span[1])
+
+
+def led_ranges(replicas: Replicas, rights: Rights | None) -> list[RangeDescriptor]:
+    """Return the ranges that the node leads, for a client; none, while it has one range."""
     if not has_several_ranges(replicas):
         return []
     led = [
@@ -43,7 +64,7 @@ def led_ranges(replicas: Replicas) -> list[RangeDescriptor]:
         for hosted in replicas.hosted.values()
         if hosted.replica.group.is_leader
     ]
-    return _few(led, LED_RANGES_TOLD_MAX, LED_RANGES_TOLD_BYTES_MAX)
+    return _few(shown_to(rights, led), LED_RANGES_TOLD_MAX, LED_RANGES_TOLD_BYTES_MAX)
 
 
 def welcome_steps(replicas: Replicas) -> int:
@@ -51,25 +72,45 @@ def welcome_steps(replicas: Replicas) -> int:
     return WELCOME_STEPS + len(replicas.hosted) // LED_RANGES_A_STEP
 
 
-def concerned_ranges(replicas: Replicas, request: Request, named: int) -> list[RangeDescriptor]:
+def concerned_ranges(
+    replicas: Replicas, request: Request, named: int, rights: Rights | None
+) -> list[RangeDescriptor]:
     """Return the ranges that contain a part of what a request concerns.
 
     Args:
         replicas: the node's.
         request: the request.
         named: the range that it names; 0: none. A request without keys concerns this one.
+        rights: the rights of the client that is told; ``None``: it is told everything.
     """
-    known = [hosted.replica.bounds.descriptor for hosted in replicas.hosted.values()]
+    here = (hosted.replica.bounds.descriptor for hosted in replicas.hosted.values())
+    known = list(shown_to(rights, here))
     concerns = list(request.participants())
-    if named in replicas.hosted and isinstance(concerns[0], Scope):
-        return [each for each in known if each.range_id == named]
+    by_name = [each for each in known if each.range_id == named]
+    if by_name and isinstance(concerns[0], Scope):
+        return by_name
     return _few(each for each in known if any(_meets(each, concern) for concern in concerns))
 
 
-def submit_to_range(replicas: Replicas, call: Call, range_id: int, generation: int) -> None:
-    """Submit a request to the range that it names, if that is here and has not changed."""
-    hosted = replicas.hosted.get(range_id)
-    if hosted is None or hosted.replica.bounds.descriptor.generation != generation:
+def submit_to_range(
+    replicas: Replicas, call: Call, name: tuple[int, int], rights: Rights | None
+) -> None:
+    """Submit a request to the range that it names, if that is here and has not changed.
+
+    Args:
+        replicas: the node's.
+        call: the request.
+        name: the id and the generation of the range.
+        rights: the rights of the client; ``None``: it may name every range.
+    """
+    hosted = replicas.hosted.get(name[0])
+    descriptor = None if hosted is None else hosted.replica.bounds.descriptor
+    if (
+        hosted is None
+        or descriptor is None
+        or descriptor.generation != name[1]
+        or not any(shown_to(rights, [descriptor]))
+    ):
         call.complete(None, WrongRange())
     else:
         replicas.submit_to(hosted.replica, call)

@@ -47,6 +47,9 @@ def learned(kept: Kept, told: RangeDescriptor, *, leads: bool) -> Kept:
         return kept
     if told in [each for each, _ in kept]:
         return [(each, led or (leads and each == told)) for each, led in kept]
+    name = told.range_id, told.generation
+    if leads and name in [(each.range_id, each.generation) for each, _ in kept]:
+        return [(told, True)]
     others = [
         (each, led) for each, led in kept if each.range_id == told.range_id or meet(each, told)
     ]
@@ -117,6 +120,14 @@ def test_a_range_that_is_led_takes_the_place_of_those_that_no_leader_has_confirm
     cache.learn(halves[:1], teller=2, leads=True)
     assert not cache.learn([right], teller=1, leads=True), "it has led before"
     assert list(cache) == list(halves)
+
+
+def test_a_leader_that_tells_other_bounds_of_the_same_generation_ends_what_was_told() -> None:
+    cache = known(RangeDescriptor(1, b"", b"m", 2), RangeDescriptor(2, b"m", None, 2))
+    other = RangeDescriptor(2, b"k", None, 2)
+    assert not cache.learn([other], teller=1)
+    assert cache.learn([other], teller=1, leads=True)
+    assert list(cache) == [other]
 
 
 def test_a_refuted_descriptor_is_learned_again_only_from_a_leader() -> None:
