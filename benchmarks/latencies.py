@@ -1,9 +1,9 @@
 """The benchmark of latencies, ``python -m benchmarks latencies``: one thing after another.
 
-One client does one thing at a time, on disk and synced: in an embedded store, with asyncio and with
-threads, and with three nodes. Each column has medians in milliseconds, and multiples of the
-column's own put. PostgreSQL, Redis and etcd are measured in the same run if their programs are
-found.
+One client does one thing at a time: in an embedded store that is synced on disk, or in memory, with
+asyncio and with threads, and with three nodes. Each column has medians in milliseconds, and
+multiples of the column's own put. PostgreSQL, Redis and etcd are measured in the same run if their
+programs are found.
 
 Each place is measured in processes of its own, by turns, in rounds. ``--against CHECKOUT`` measures
 another version of this program by turns with this one.
@@ -54,21 +54,34 @@ async def measured(subjects: Mapping[str, Once], times: int) -> Medians:
 
 
 async def _embedded(folder: Path, words: list[str], times: int) -> Medians:
-    async with (
-        await postroom.aio.open(folder / "store") as db,
-        subjects_of(db) as subjects,
-    ):
+    return await _embedded_at(str(folder / "store"), words, times)
+
+
+async def _memory(_: Path, words: list[str], times: int) -> Medians:
+    return await _embedded_at(":memory:", words, times)
+
+
+async def _embedded_at(path: str, words: list[str], times: int) -> Medians:
+    async with await postroom.aio.open(path) as db, subjects_of(db) as subjects:
         return await measured(_chosen(subjects, words), times)
 
 
 async def _threads(folder: Path, words: list[str], times: int) -> Medians:
+    return await _threads_at(str(folder / "store"), words, times)
+
+
+async def _threads_in_memory(_: Path, words: list[str], times: int) -> Medians:
+    return await _threads_at(":memory:", words, times)
+
+
+async def _threads_at(path: str, words: list[str], times: int) -> Medians:
     def waited_for(once: Callable[[], float]) -> Once:
         async def call() -> float:
             return once()
 
         return call
 
-    with postroom.open(folder / "store") as db, thread_subjects_of(db) as subjects:
+    with postroom.open(path) as db, thread_subjects_of(db) as subjects:
         awaited = {name: waited_for(once) for name, once in subjects.items()}
         return await measured(_chosen(awaited, words), times)
 
@@ -87,7 +100,10 @@ async def _peer(name: str, folder: Path, words: list[str], times: int) -> Median
         return await measured(_chosen(subjects, words), times)
 
 
-_OURS: Final = {"embedded": _embedded, "threads": _threads, "3 nodes": _three_nodes}
+_OURS: Final = {
+    "embedded": _embedded, "threads": _threads, "3 nodes": _three_nodes, "memory": _memory,
+    "threads, memory": _threads_in_memory,
+}  # fmt: skip
 
 
 def measure_here(place: str, words: list[str], times: int) -> Medians:

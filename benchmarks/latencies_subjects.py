@@ -18,7 +18,9 @@ import postroom.aio
 VALUE: Final = b"x" * 100
 QUEUE: Final = "latencies"
 WAITED_FOR: Final = "latencies of a consumer who waits"
+WORKED: Final = "latencies of a task"
 SCHEDULED: Final = "latencies of what is due later"
+KEPT_SECONDS: Final = 60.0
 DUE_SECONDS: Final = 0.02
 PAUSE_SECONDS: Final = 0.005
 PATIENCE_SECONDS: Final = 30.0
@@ -29,12 +31,14 @@ THROUGH: Final = "enqueue, claim, acknowledge"
 TO_CONSUMER: Final = "enqueue to a consumer who waits, until it has it"
 TO_REAPER: Final = "send to one who waits in reap_queue, until its commit"
 SEND_REAP: Final = "send, then reap"
+TO_RESULT: Final = "return of a task, until one who waits has its result"
 WATCH: Final = "put, until a watcher sees it"
 LATE_REAPED: Final = "due in 20 ms: lateness, reaped"
 LATE_CLAIMED: Final = "due in 20 ms: lateness, claimed"
 
 NAMES: Final = (
-    PUT, CLAIM, THROUGH, TO_CONSUMER, TO_REAPER, SEND_REAP, WATCH, LATE_REAPED, LATE_CLAIMED
+    PUT, CLAIM, THROUGH, TO_CONSUMER, TO_REAPER, SEND_REAP, TO_RESULT, WATCH, LATE_REAPED,
+    LATE_CLAIMED,
 )  # fmt: skip
 
 Once: TypeAlias = Callable[[], Awaitable[float]]
@@ -54,24 +58,30 @@ class Subjects:
         self._number = 0
         self._consumer = db.queue(WAITED_FOR).receive()
         self._changes = db.watch(b"watched")
+        self._worker = postroom.aio.Worker(db)
+        self._task = self._worker.task(WORKED, keep_result=KEPT_SECONDS)(self._work)
+        self._returned_at = 0.0
 
     async def begin(self) -> None:
-        """Create the queues, and let the watch begin."""
-        for name in (QUEUE, WAITED_FOR, SCHEDULED):
+        """Create the queues, let the watch begin, and start the worker."""
+        for name in (QUEUE, WAITED_FOR, SCHEDULED, WORKED):
             await self._db.create_queue(name)
         await self.seen()
+        self._works = asyncio.ensure_future(self._worker.run())
 
     def all(self) -> dict[str, Once]:
         """Return the subjects by name."""
         return dict(zip(NAMES, (
             self.put, self.claim, self.through, self.to_consumer, self.to_reaper, self.send_reap,
-            self.seen, self.late_reaped, self.late_claimed,
+            self.to_result, self.seen, self.late_reaped, self.late_claimed,
         ), strict=True))  # fmt: skip
 
     async def close(self) -> None:
         """End the consumer and the watch."""
         await self._consumer.aclose()
         await self._changes.aclose()
+        self._worker.stop()
+        await self._works
 
     async def put(self) -> float:
         """Measure a put of one of a thousand keys."""
@@ -147,6 +157,19 @@ class Subjects:
         await self._send()
         _, committed = await self._reap()
         return committed - began
+
+    async def _work(self, _: object, __: object) -> bytes:
+        """Return when one waits for the result."""
+        await pause()
+        self._returned_at = now()
+        return VALUE
+
+    async def to_result(self) -> float:
+        """Measure the time from the return of a task until one who waits has what it returned."""
+        async with self._db.begin() as tx:
+            handle = self._task.enqueue(tx, VALUE)
+        await handle.result(wait=PATIENCE_SECONDS)
+        return now() - self._returned_at
 
     async def seen(self) -> float:
         """Measure the time from the beginning of the put until another task has the change."""

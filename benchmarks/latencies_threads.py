@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from threading import Event
+from threading import Event, Thread
 from typing import TypeVar
 
 import postroom
 from benchmarks.latencies_subjects import (
     DUE_SECONDS,
+    KEPT_SECONDS,
     NAMES,
     PATIENCE_SECONDS,
     PAUSE_SECONDS,
@@ -18,6 +19,7 @@ from benchmarks.latencies_subjects import (
     SCHEDULED,
     VALUE,
     WAITED_FOR,
+    WORKED,
     now,
 )
 
@@ -32,21 +34,28 @@ class ThreadSubjects:
         self._number = 0
         self._other = ThreadPoolExecutor(1)
         self._never = Event()
-        for name in (QUEUE, WAITED_FOR, SCHEDULED):
+        self._worker = postroom.Worker(db)
+        self._task = self._worker.task(WORKED, keep_result=KEPT_SECONDS)(self._work)
+        self._returned_at = 0.0
+        for name in (QUEUE, WAITED_FOR, SCHEDULED, WORKED):
             db.create_queue(name)
         self.consumer = db.queue(WAITED_FOR).receive()
         self.changes = db.watch(b"watched")
         self.seen()
+        self._works = Thread(target=self._worker.run)
+        self._works.start()
 
     def all(self) -> dict[str, Callable[[], float]]:
         """Return the subjects by name."""
         return dict(zip(NAMES, (
             self.put, self.claim, self.through, self.to_consumer, self.to_reaper, self.send_reap,
-            self.seen, self.late_reaped, self.late_claimed,
+            self.to_result, self.seen, self.late_reaped, self.late_claimed,
         ), strict=True))  # fmt: skip
 
     def close(self) -> None:
-        """End the thread that waits."""
+        """End the worker and the thread that waits."""
+        self._worker.stop()
+        self._works.join()
         self._other.shutdown()
 
     def _waits(self, function: Callable[[], T]) -> Future[T]:
@@ -123,6 +132,19 @@ class ThreadSubjects:
         self._send()
         _, committed = self._reap()
         return committed - began
+
+    def _work(self, _: object, __: object) -> bytes:
+        """Return when one waits for the result."""
+        self._never.wait(PAUSE_SECONDS)
+        self._returned_at = now()
+        return VALUE
+
+    def to_result(self) -> float:
+        """Measure the time from the return of a task until one who waits has what it returned."""
+        with self._db.begin() as tx:
+            handle = self._task.enqueue(tx, VALUE)
+        handle.result(wait=PATIENCE_SECONDS)
+        return now() - self._returned_at
 
     def seen(self) -> float:
         """Measure the time from the beginning of the put until the other thread has the change."""
