@@ -5,7 +5,7 @@
     transaction ─▶ send ─ ─ context in the headers ─ ─▶ receive, process   linked, not children
 
 * A database that is instrumented sends its requests through a :class:`.TracedSender`. A worker that
-  is instrumented calls its functions through a :class:`.TracedCaller`. Others cost nothing.
+  is instrumented calls its functions in spans (:func:`.process_spans`). Others cost nothing.
 * Names and attributes are those of the semantic conventions for messaging and databases.
 * The context of a send travels in the headers of its messages, in the form of the propagator that
   the program has configured; by default as W3C ``traceparent``. A context that is malformed, or
@@ -28,7 +28,7 @@ from postroom.client import sync as blocking
 from postroom.client.sender import Sender
 from postroom.client.worker.worker import WorkerTasks
 from postroom.tracing.sender import TracedSender
-from postroom.tracing.workers import TracedCaller
+from postroom.tracing.workers import process_spans
 from postroom.version import VERSION
 
 _log = logging.getLogger(__name__)
@@ -64,5 +64,5 @@ def instrument(target: Any, *, tracer_provider: trace.TracerProvider | None = No
 
     target.reach_through(traced)
     if isinstance(target, WorkerTasks):
-        target.make_caller = TracedCaller.maker(tracer)
+        target.make_context = process_spans(tracer)
     return True

@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import CoroutineType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
@@ -47,12 +49,17 @@ from postroom.client.queues.messages import AnyMessage, QueueMessage
 from postroom.client.queues.sending import QueueSends
 from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
 from postroom.client.transaction import Transaction
+from postroom.client.values import Message
 from postroom.client.worker.calls import Running, Threads
 from postroom.client.worker.supervision import Supervisor, log
 from postroom.counted import counted
 from postroom.errors import CommitUnknown, Retryable
 
 Function = Callable[[Any, Any], Any]
+MakeContext: TypeAlias = Callable[
+    [Sequence[QueueMessage | Message]], AbstractContextManager[object]
+]
+"""A function that returns a context for a call of a function with messages, and its commit."""
 
 STUCK_SECONDS: Final = 60.0
 ROOM_SECONDS: Final = 0.5
@@ -77,13 +84,20 @@ class Callee:
         self.is_asynchronous = is_asynchronous(function)
 
 
+def no_context(_: Sequence[QueueMessage | Message]) -> AbstractContextManager[object]:
+    """Return the context of a call with nothing around it."""
+    return nullcontext()
+
+
 class FunctionCaller:
     """The calls of functions for one run of a worker.
 
     Args:
         db: the asyncio form.
         db_of_threads: the synchronous form; ``None``: the store was opened in the asyncio form.
-        threads: where functions run that are no coroutine functions.
+        threads: where functions run that are no coroutine functions. They see the context of the
+            loop.
+        make_context: makes the context of each call.
 
     Attributes:
         lost: coroutines that go on although they were cancelled.
@@ -94,11 +108,13 @@ class FunctionCaller:
         db: asynchronous.CoreDatabase,
         db_of_threads: blocking.CoreDatabase | None,
         threads: Threads,
+        make_context: MakeContext,
     ) -> None:
         self.db = db
         self.lost: set[asyncio.Task[Any]] = set()
         self._db_of_threads = db_of_threads
         self._threads = threads
+        self._make_context = make_context
         self._owner = asyncio.current_task()
 
     @property
@@ -185,11 +201,12 @@ class FunctionCaller:
         Raises:
             whatever the function and the commit raise; nothing was changed.
         """
-        try:
-            await self._call(callee, message, finish, running)
-        except _OtherForm:
-            callee.is_asynchronous = not callee.is_asynchronous
-            await self._call(callee, message, finish, running)
+        with self._make_context([message]):
+            try:
+                await self._call(callee, message, finish, running)
+            except _OtherForm:
+                callee.is_asynchronous = not callee.is_asynchronous
+                await self._call(callee, message, finish, running)
 
     async def _call(
         self,
@@ -243,10 +260,12 @@ class FunctionCaller:
         """
 
         async def one_try(tx: Transaction) -> None:
+            entered.close()  # an earlier try has one
             running.begins(tx)
             given = await take(tx)
             if given is None:
                 return
+            entered.enter_context(self._make_context(given if isinstance(given, list) else [given]))
             try:
                 await self._call_on_loop(callee, given, tx, running)
             except (Retryable, CommitUnknown, _OtherForm):
@@ -255,11 +274,12 @@ class FunctionCaller:
                 await failed(error)
                 raise
 
-        try:
-            await self.db.repeat(one_try)
-        except _OtherForm:
-            callee.is_asynchronous = not callee.is_asynchronous
-            await self.db.repeat(one_try)
+        with ExitStack() as entered:
+            try:
+                await self.db.repeat(one_try)
+            except _OtherForm:
+                callee.is_asynchronous = not callee.is_asynchronous
+                await self.db.repeat(one_try)
 
     async def _call_on_loop(
         self, callee: Callee, given: Any, tx: Transaction, running: Running
@@ -305,7 +325,7 @@ class FunctionCaller:
             raise _as_failure(error) from error
 
     async def _in_thread(self, running: Running, function: Callable[..., Any], *given: Any) -> Any:
-        future = self._threads.submit(function, *given)
+        future = self._threads.submit(contextvars.copy_context().run, function, *given)
         running.in_thread(future)
         try:
             return await asyncio.wrap_future(future)

@@ -127,7 +127,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
             loop = asyncio.get_running_loop()
             made = Run(
                 database.on_loop(threads), database, chosen, self.hooks, concurrency,
-                self.make_caller,
+                self.make_context,
             )  # fmt: skip
             self.caller = made.caller
             self._stop = lambda: loop.call_soon_threadsafe(made.stop)

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar
 
 from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
-from postroom.client.worker.calling import Function, FunctionCaller, Workplace
+from postroom.client.worker.calling import (
+    Function,
+    FunctionCaller,
+    MakeContext,
+    Workplace,
+    no_context,
+)
 from postroom.client.worker.calls import Threads
 from postroom.client.worker.failures import (
     TIMEOUT_SECONDS,
@@ -35,9 +41,6 @@ from postroom.limits import ATTEMPTS_MAX_DEFAULT, TRANSACTION_SECONDS_MAX
 P = ParamSpec("P")
 R = TypeVar("R")
 DatabaseT = TypeVar("DatabaseT", bound=asynchronous.CoreDatabase | blocking.CoreDatabase)
-MakeCaller: TypeAlias = Callable[
-    [asynchronous.CoreDatabase, blocking.CoreDatabase | None, Threads], FunctionCaller
-]
 
 CONCURRENCY_DEFAULT: Final = 8
 
@@ -52,12 +55,12 @@ class WorkerTasks(Generic[DatabaseT]):
         on_dead: called in the same way when a message has died of it.
 
     Attributes:
-        make_caller: makes the caller of the functions of a run.
+        make_context: makes the context of each call of a function.
     """
 
     _kind: ClassVar[type[Any]]
     _takes: ClassVar[str]
-    make_caller: MakeCaller
+    make_context: MakeContext
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class WorkerTasks(Generic[DatabaseT]):
     ) -> None:
         check_hooks(on_failure=on_failure, on_dead=on_dead)
         self.hooks = Hooks(on_failure, on_dead)
-        self.make_caller = FunctionCaller
+        self.make_context = no_context
         self._wrap: Callable[[Any], Any] | None = None
         self.caller: FunctionCaller | None = None
         self._db: DatabaseT | None = None
@@ -289,7 +292,7 @@ class Run:
         hooks: the worker's hooks.
         concurrency: how many messages and keys at a time altogether; ``None``: as many as the tasks
             allow.
-        make_caller: makes the caller of their functions.
+        make_context: makes the context of each call of their functions.
     """
 
     def __init__(
@@ -299,7 +302,7 @@ class Run:
         chosen: tuple[list[Task[Any, Any]], list[InboxTask]],
         hooks: Hooks,
         concurrency: int | None,
-        make_caller: MakeCaller,
+        make_context: MakeContext,
     ) -> None:
         tasks, inboxes = chosen
         self._db = db
@@ -309,7 +312,7 @@ class Run:
         most += sum(inbox.options.concurrency for inbox in inboxes)
         self._threads = Threads(max(min(most, concurrency or most), 1), "postroom-task")
         self._log = FailureLog(db.sender.monotonic)
-        self.caller = caller = make_caller(db, db_of_threads, self._threads)
+        self.caller = caller = FunctionCaller(db, db_of_threads, self._threads, make_context)
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         workplace = Workplace(caller, self._supervisor, self._stopping, slots)
 
@@ -460,6 +463,6 @@ class Worker(WorkerTasks[asynchronous.CoreDatabase]):
         if concurrency is not None:
             arguments.count(concurrency, "concurrency")
         chosen = self.chosen(queues)
-        self._run = Run(self.db, None, chosen, self.hooks, concurrency, self.make_caller)
+        self._run = Run(self.db, None, chosen, self.hooks, concurrency, self.make_context)
         self.caller = self._run.caller
         return self._run
