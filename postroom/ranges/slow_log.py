@@ -5,10 +5,12 @@ their times.
 
 ::
 
-    arrived ──────────────────────────▶ in a proposal ───────────▶ answered
-            commits of others, or       the sync; with other members
-            a lock (from the first      a majority, too
-            time in line for one)
+    arrived ───────────────────▶ in a proposal ──────────▶ synced ─────────────▶ answered
+            commits of others,                  the sync          with other members:
+            or a lock (from the                 of this node      a majority
+            first time in line for one)
+
+A majority of others may have it before this node has. Then only the majority is told.
 
 Lines have no values and no payloads, and keys are shortened. Their number is bounded
 (:mod:`postroom.log_once`): the rest is counted.
@@ -41,6 +43,7 @@ class SlowLog:
     Attributes:
         is_on: whether it takes times.
         timed: the calls whose times it takes, by those in whose place they are.
+        proposed: those of them that are in a proposal of this turn.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -49,6 +52,7 @@ class SlowLog:
         self._slow, self._lost = LogOnce(), LogOnce()
         self.is_on = False
         self.timed: dict[Call, TimedCall] = {}
+        self.proposed: list[TimedCall] = []
 
     def change(self, seconds: float) -> None:
         """Log what takes this long from now on; infinity: nothing is logged."""
@@ -72,7 +76,15 @@ class SlowLog:
         now = self._monotonic()
         for call, _, _ in proposal.results:
             if type(call) is TimedCall:
-                call.proposed_at = now
+                call.proposed_at, call.synced_at = now, None
+                self.proposed.append(call)
+
+    def is_durable(self) -> None:
+        """Note that the proposals of this turn are synced on this node."""
+        now = self._monotonic()
+        for call in self.proposed:
+            call.synced_at = now
+        self.proposed.clear()
 
     def _has_ended(self, call: TimedCall, error: BaseException | None) -> None:
         """Log a call that has ended, if it was slow or has lost."""
@@ -105,11 +117,12 @@ class TimedCall(Call):
     Attributes:
         arrived_at: when it came.
         proposed_at: when its last proposal began; ``None``: there was none.
+        synced_at: when this node had synced that; ``None``: not yet.
     """
 
     __slots__ = (
         "_has_peers", "_now", "_token", "_waited_for", "_waits_since", "arrived_at", "ended",
-        "original", "owner", "principal", "proposed_at",
+        "original", "owner", "principal", "proposed_at", "synced_at",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +143,7 @@ class TimedCall(Call):
         self._has_peers = has_peers
         self.arrived_at = now()
         self.proposed_at: float | None = None
+        self.synced_at: float | None = None
 
     @property
     def token(self) -> object:
@@ -160,8 +174,13 @@ class TimedCall(Call):
             else [f"{lock:.3f} s for the lock of {_told_token(self._waited_for)}"]
         )
         told.append(f"{others:.3f} s for commits of others")
-        written = "a majority" if self._has_peers else "the sync"
-        told.append(f"{now - proposed_at:.3f} s for {written}")
+        if not self._has_peers:
+            told.append(f"{now - proposed_at:.3f} s for the sync")
+        elif self.synced_at is None or self.synced_at < proposed_at:
+            told.append(f"{now - proposed_at:.3f} s for a majority")
+        else:
+            told.append(f"{self.synced_at - proposed_at:.3f} s for the sync")
+            told.append(f"{now - self.synced_at:.3f} s for a majority")
         return ", ".join(told)
 
 

@@ -519,6 +519,8 @@ class Node:
             self._fail(error)
             return
         self._writer.turn_is_durable(self.clock)
+        if self.slow_log.proposed:
+            self.slow_log.is_durable()
         if self._incoming.has_news:
             self._incoming.written()
         self._incoming.is_applying = False

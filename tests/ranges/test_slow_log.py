@@ -15,9 +15,12 @@ import postroom.aio
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
 from postroom.log_once import BURST_LINES
 from postroom.ranges.calls import Call
-from postroom.ranges.requests import Put
+from postroom.ranges.requests import Now, Put
+from postroom.ranges.settings import SLOW, ChangeSetting
 from postroom.ranges.slow_log import TimedCall
 from tests.client.stores import Store
+from tests.remote.streams import Streams
+from tests.server.hosting import ThreeNodes
 
 
 @pytest.fixture
@@ -127,6 +130,29 @@ def test_a_commit_in_a_larger_group_waits_for_a_majority() -> None:
     call = timed(1.0, has_peers=True)
     call.proposed_at = 2.0
     assert call.waits(4.0) == "1.000 s for commits of others, 2.000 s for a majority"
+
+
+def test_the_sync_of_the_leader_is_told_apart_from_the_majority() -> None:
+    call = timed(1.0, has_peers=True)
+    call.proposed_at, call.synced_at = 2.0, 2.5
+    assert call.waits(4.0) == (
+        "1.000 s for commits of others, 0.500 s for the sync, 1.500 s for a majority"
+    )
+
+
+def test_a_leader_takes_the_time_of_its_sync(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "postroom.slow")
+    nodes = ThreeNodes(b"")
+    nodes.lead(1, 1)
+    client = Streams(nodes)
+    client.ask(Now())
+    nodes.ask(1, ChangeSetting(SLOW, 0.0))
+    nodes.until(lambda: nodes.nodes[1].slow_log.is_on)
+    client.put(1, b"key", b"value")
+    (line,) = caplog.messages
+    assert re.search(r"others, 0\.000 s for the sync, 0\.00\d s for a majority$", line), line
+    assert nodes.nodes[1].slow_log.proposed == []
+    nodes.close()
 
 
 def test_a_commit_that_was_refused_in_line_has_waited_for_the_lock_until_then() -> None:
