@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import pytest
@@ -13,15 +14,16 @@ from postroom.protocol import frames
 from postroom.protocol.requests import REVISION
 from postroom.ranges.access import GrantRights, RevokeRights
 from postroom.ranges.contract import Role
-from postroom.ranges.requests import Get, Now
+from postroom.ranges.requests import Get, Now, Scan
 from postroom.ranges.rights import Verb
-from postroom.ranges.split.requests import AwaitSplit
+from postroom.ranges.split.requests import AwaitSplit, NewRangeId, PrepareSplit
 from postroom.server.cluster.access import Access
 from postroom.server.cluster.sessions import Sessions
 from tests.remote.client_names import secret_of
 from tests.remote.scripted_nodes import Asked
 from tests.remote.streams import Streams
-from tests.server.hosting import ThreeNodes
+from tests.remote.test_splits import SplitNodes
+from tests.server.hosting import MEMBERS, ThreeNodes
 
 
 class ShopStreams(Streams):
@@ -159,3 +161,39 @@ def test_a_client_that_guesses_a_range_learns_nothing(divided: ThreeNodes) -> No
         client.close()
     assert answers[0] == answers[1]
     assert len(answers[0]) > 0
+
+
+def split(nodes: SplitNodes, key: bytes) -> int:
+    """Split the range of a key there, and return the id of the right half."""
+    new: int = nodes.ask(nodes.awaited_leader(1), NewRangeId())
+    nodes.until(lambda: all(each.is_given_out(new) for each in nodes.nodes.values()))
+    descriptors = [each.replica.bounds for each in nodes.nodes[1].replicas.hosted.values()]
+    [left] = [each.descriptor.range_id for each in descriptors if each.contains(key)]
+    nodes.ask(nodes.awaited_leader(left), PrepareSplit(key, new))
+    nodes.until(lambda: nodes.everywhere(new))
+    nodes.awaited_leader(new)
+    return new
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_client_works_on_while_ranges_split_and_move_around_its_keys(seed: int) -> None:
+    nodes, chance = SplitNodes(), Random(seed)
+    nodes.lead(1, 1)
+    for prefix in (b"m/", b"y/"):
+        nodes.ask(1, GrantRights("shop", Verb.READ | Verb.WRITE, prefix))
+    nodes.until(lambda: all(len([*each.grants.of("shop")]) == 2 for each in nodes.nodes.values()))
+    shop, written = OverheardStreams(nodes), dict[bytes, bytes]()
+    bounds = [b"c/secret", b"m/3", b"m/7", b"n/secret", b"x/secret", b"y/4", b"z/secret"]
+    chance.shuffle(bounds)
+    for number, bound in enumerate(bounds):
+        nodes.lead(split(nodes, bound), chance.choice(MEMBERS))
+        for each in range(3):
+            key = chance.choice((b"m/", b"y/")) + b"%d" % chance.randrange(10)
+            written[key] = b"%d %d" % (number, each)
+            shop.put(10 * number + each + 1, key, written[key])
+        assert {key: shop.ask(Get(key)).value for key in written} == written
+        own = sorted(key for key in written if key.startswith(b"m/"))
+        pairs = shop.ask(Scan(b"m/", b"m0", 0, 100, 1 << 20)).pairs
+        assert [key for key, _ in pairs] == own[: len(pairs)]
+    assert b"secret" not in shop.heard, f"repeat it with seed {seed}"
+    nodes.close()
