@@ -150,11 +150,12 @@ class ChangeFeed:
         """Return whether a watch that has seen everything up to ``until`` must say so now.
 
         Otherwise its client would fall back behind what is remembered, and in the end behind what
-        is collected.
+        is collected. While an intent keeps it from being told more, it waits.
         """
         if self.floor is None:
             return False  # a proposal under way will wake it
-        return request.after < max(self.floor, until - from_seconds(REFRESH_SECONDS))
+        behind = max(self.floor, until - from_seconds(REFRESH_SECONDS))
+        return request.after < min(behind, until)
 
     def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[CommittedChange]:
         start, end, after = request.start, request.end, request.after

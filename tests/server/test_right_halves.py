@@ -102,8 +102,8 @@ def test_a_thread_reads_no_value_that_a_commit_over_ranges_replaces_at_an_earlie
     seen = []
     remove = IntentTable.remove
 
-    def removed(table: IntentTable, intent: Intent, *, commits: bool) -> None:
-        remove(table, intent, commits=commits)
+    def removed(table: IntentTable, intent: Intent) -> None:
+        remove(table, intent)
         if table is right.intents:
             seen.append(right.try_get(b"z"))
 

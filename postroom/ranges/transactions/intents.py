@@ -323,13 +323,8 @@ class IntentTable:
         if intent.inboxes:
             self._inboxes.add(intent, intent.inboxes, ())
 
-    def remove(self, intent: Intent, *, commits: bool) -> None:
-        """Remove an intent that a proposal under evaluation ends.
-
-        Args:
-            intent: the intent.
-            commits: whether it has committed, at a timestamp that may be below later commits.
-        """
+    def remove(self, intent: Intent) -> None:
+        """Remove an intent that a proposal under evaluation ends."""
         del self.by_transaction[intent.transaction_id]
         self.met.pop(intent, None)
         self.size_bytes -= intent.size_bytes
@@ -341,7 +336,7 @@ class IntentTable:
             self._inboxes.remove(intent, intent.inboxes, ())
         self.going[intent.transaction_id] = intent
         self.has_changed = True
-        self._is_in_disorder = self._is_in_disorder or commits
+        self._is_in_disorder = True
 
     def gone(self, intent: Intent) -> None:
         """Free the calls that wait for an intent, since its end is applied; see ``go_on``."""
@@ -374,7 +369,7 @@ class IntentTable:
         return min(timestamp, least - 1)
 
     def takes_disorder(self) -> bool:
-        """Return whether a commit may be below earlier ones since this was asked."""
+        """Return whether a commit may be below earlier ones, or more can be told, since then."""
         found, self._is_in_disorder = self._is_in_disorder, False
         return found or bool(self.by_transaction)
 

@@ -169,7 +169,7 @@ class Participation:
         self._check_size(len(packed))
         known = self._intents.by_transaction.get(request.transaction_id)
         if known is not None:
-            self._intents.remove(known, commits=False)
+            self._intents.remove(known)
             ctx.after.append(partial(self._intents.gone, known))
         ctx.writes[self._intents.record_key(request.transaction_id)] = packed
         ctx.grow(len(packed))
@@ -261,7 +261,7 @@ class Participation:
         if intent is None or intent.ballot != request.ballot:
             return None
         if not request.timestamp:
-            self._end(ctx, intent, commits=False)
+            self._end(ctx, intent)
         elif intent.timestamp <= request.timestamp:
             self._clock.pass_over(request.timestamp)
             return self._commit(ctx, intent, request.timestamp)
@@ -285,7 +285,7 @@ class Participation:
                 raise
             finally:
                 _set_time(ctx, self._clock.now())
-        self._end(ctx, intent, commits=True)
+        self._end(ctx, intent)
         ctx.after.append(partial(self._release, intent.transaction_id))
 
     def _stored_writes(self, ctx: Evaluation, intent: Intent) -> list[Any]:
@@ -293,9 +293,9 @@ class Participation:
         assert stored is not None
         return self._decode_writes(decode_record(stored).writes)
 
-    def _end(self, ctx: Evaluation, intent: Intent, *, commits: bool) -> None:
+    def _end(self, ctx: Evaluation, intent: Intent) -> None:
         ctx.writes[self._intents.record_key(intent.transaction_id)] = None
-        self._intents.remove(intent, commits=commits)
+        self._intents.remove(intent)
         ctx.after.append(partial(self._intents.gone, intent))
 
     @functools.cached_property

@@ -498,6 +498,22 @@ def test_a_watch_is_told_no_timestamp_below_which_a_commit_may_come(store: Parti
     assert [change.key for change in last.changes] == [b"x"]
 
 
+def test_a_watch_that_can_be_told_nothing_waits_until_the_prepared_write_is_over(
+    store: Participant,
+) -> None:
+    begin = store.clock.now()
+    store.result(ScanChanges(b"", None, begin, wait=False))  # changes are kept from now on
+    id_ = transaction_id()
+    p = store.prepare(id_, Put(b"k", b"new")).timestamp
+    store.commit(Put(b"x", b"other"))
+    waiting = store.ask(ScanChanges(b"", None, p - 1))
+    assert waits(waiting)
+    store.commit(Put(b"y", b"other"))
+    assert waits(waiting)
+    store.resolve(id_, 0)
+    assert [change.key for change in answer_of(waiting).changes] == [b"x", b"y"]
+
+
 def test_changes_up_to_a_timestamp_wait_for_prepared_writes_of_their_span_alone(
     store: Participant,
 ) -> None:

@@ -62,7 +62,7 @@ def a_record_goes_below_the_commit(patch: pytest.MonkeyPatch) -> type[Rules]:
     def resolve(self: Participation, ctx: Evaluation, request: Resolve) -> Any:
         intent = self._intents.by_transaction.get(request.transaction_id)
         if intent is not None and not intent.written and intent.ballot == request.ballot:
-            self._end(ctx, intent, commits=True)
+            self._end(ctx, intent)
             return None
         return kept(self, ctx, request)
 
