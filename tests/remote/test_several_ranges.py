@@ -16,9 +16,10 @@ from postroom.protocol.failures import WRONG_RANGE, error_from
 from postroom.protocol.requests import REVISION
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.requests import CommitTransaction, Get, GetMany, Now, Protect, Unprotect
+from postroom.ranges.requests import CommitTransaction, Get, GetMany, Now, Protect, Scan, Unprotect
 from postroom.ranges.transactions.requests import Refresh
-from postroom.server.cluster.session_ranges import led_ranges
+from postroom.server.cluster import session_ranges
+from postroom.server.cluster.session_ranges import concerned_ranges, led_ranges
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.client_names import secret_of
@@ -165,6 +166,32 @@ def test_a_node_that_leads_two_thousand_ranges_tells_of_all() -> None:
     welcome = frames.from_node(frame)
     assert isinstance(welcome, frames.Welcome)
     assert welcome.leads == descriptors
+
+
+class Unseen(dict[int, Any]):
+    """The ranges of a node, which must not be gone through."""
+
+    def values(self) -> Any:
+        raise AssertionError("all ranges are looked at")
+
+
+def test_ranges_of_keys_are_told_without_a_look_at_all_others(cut_store: Store) -> None:
+    replicas = cut_store.node.replicas
+    replicas.hosted = Unseen(replicas.hosted)
+    for request, ids in ((GetMany([b"a", b"n"], 0), [1, 2]), (Scan(b"n", None, 0, 1, 1), [2, 3])):
+        told = concerned_ranges(replicas, request, 0, None)
+        assert [each.range_id for each in told] == ids
+    replicas.hosted = dict(replicas.hosted)
+
+
+def test_a_look_at_all_ranges_takes_its_share_of_a_turn(
+    cut_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[int] = []
+    monkeypatch.setattr(session_ranges, "LED_RANGES_A_STEP", 1)
+    monkeypatch.setattr(cut_store.node.replicas, "charge", charged.append)
+    assert len(concerned_ranges(cut_store.node.replicas, Now(), 99, None)) == 3
+    assert charged == [3]
 
 
 def test_a_request_that_names_its_range_is_served(cut_store: Store) -> None:

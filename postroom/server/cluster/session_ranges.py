@@ -83,13 +83,13 @@ def concerned_ranges(
         named: the range that it names; 0: none. A request without keys concerns this one.
         rights: the rights of the client that is told; ``None``: it is told everything.
     """
-    here = (hosted.replica.bounds.descriptor for hosted in replicas.hosted.values())
-    known = list(shown_to(rights, here))
     concerns = list(request.participants())
-    by_name = [each for each in known if each.range_id == named]
-    if by_name and isinstance(concerns[0], Scope):
-        return by_name
-    return _few(each for each in known if any(_meets(each, concern) for concern in concerns))
+    if named in replicas.hosted and isinstance(concerns[0], Scope):
+        by_name = list(shown_to(rights, [replicas.by_id(named).bounds.descriptor]))
+        if by_name:
+            return by_name
+    known = dict.fromkeys(each for concern in concerns for each in _known(replicas, concern))
+    return _few(shown_to(rights, known))
 
 
 def submit_to_range(
@@ -116,17 +116,19 @@ def submit_to_range(
         replicas.submit_to(hosted.replica, call)
 
 
-def _meets(descriptor: RangeDescriptor, concern: Concern) -> bool:
-    """Return whether a range contains a part of what a request concerns."""
-    start, end = descriptor.start, descriptor.end
+def _known(replicas: Replicas, concern: Concern) -> Iterator[RangeDescriptor]:
+    """Yield the ranges of a node that contain a part of what a request concerns."""
     if isinstance(concern, KeySet):
-        return any(start <= key and (end is None or key < end) for key in concern.keys) or any(
-            (end is None or lower < end) and (upper is None or start < upper)
-            for lower, upper in concern.spans
-        )
-    if isinstance(concern, RangeIds):
-        return descriptor.range_id in concern.ids
-    return concern is Scope.WHOLE_STORE or descriptor.range_id == ROOT_ID
+        found = [owner for key in concern.keys if (owner := replicas.by_key(key)) is not None]
+        found += [owner for span in concern.spans for owner in replicas.by_span(*span)]
+    elif isinstance(concern, RangeIds):
+        found = [replicas.by_id(each) for each in concern.ids if each in replicas.hosted]
+    elif concern is Scope.WHOLE_STORE:
+        replicas.charge(len(replicas.hosted) // LED_RANGES_A_STEP)
+        found = [hosted.replica for hosted in replicas.hosted.values()]
+    else:
+        found = [replicas.by_id(ROOT_ID)] if ROOT_ID in replicas.hosted else []
+    return (each.bounds.descriptor for each in found)
 
 
 def _few(
