@@ -38,7 +38,9 @@ UNBOUNDED: Final = 1 << 62
 
 _HAS_VALUE: Final = VALUE_KIND + INTEGER_KIND
 
-_STEPS_BEFORE_SEEK: Final = 4
+SEEK_STEPS: Final = 4
+"""The entries without a version that are walked through before a seek past others of their key."""
+_A_SEEK: Final = (None,) * SEEK_STEPS
 
 _Heads: TypeAlias = Generator[tuple[bytes, bytes], bytes | None, bytes | None]
 """A generator of heads, which returns where to seek to, or ``None`` at the end.
@@ -129,7 +131,7 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     key_from, end_of_key = 1, keys.END_OF_KEY
     lower, upper = keys.data_span(start, end)
     walk = GapCursor(gaps, at, lower, upper, reverse=reverse)
-    source = heads(reader, start, end, reverse=reverse, walk=walk, tells_seeks=True)
+    source = heads(reader, start, end, reverse=reverse, walk=walk)
     is_in_run = True
     for head, latest in source:
         steps += 1
@@ -140,7 +142,7 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
                 pairs, before + b"\x00" if reverse else before, tuple(integers), steps
             )
         if not latest:
-            steps += _STEPS_BEFORE_SEEK
+            steps += SEEK_STEPS
             continue
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
         if version is None or version[0] not in _HAS_VALUE:
@@ -173,11 +175,11 @@ def heads(
     *,
     reverse: bool,
     walk: GapCursor = NO_CURSOR,
-    tells_seeks: bool = False,
 ) -> Generator[tuple[bytes, bytes], bytes | None, None]:
     """Iterate over the heads in a span, seeking past the other entries and known gaps.
 
-    With ``tells_seeks`` each seek past other entries is told as well, as a bound with no version.
+    Each seek past other entries is told as well, as a bound with an empty version, so that somebody
+    counts it: ``SEEK_STEPS`` steps.
     """
     lower, upper = keys.data_span(start, end)
     jump = walk.taken()
@@ -189,8 +191,7 @@ def heads(
         bound = yield from _heads(reader, lower, upper, reverse=reverse)
         if bound is not None:
             lower, upper = (lower, bound) if reverse else (bound, upper)
-            if tells_seeks:
-                yield bound, b""
+            yield bound, b""
 
 
 def _heads(reader: Reader, lower: bytes, upper: bytes, *, reverse: bool) -> _Heads:
@@ -207,7 +208,7 @@ def _heads(reader: Reader, lower: bytes, upper: bytes, *, reverse: bool) -> _Hea
                 return jump
             continue
         steps += 1
-        if steps > _STEPS_BEFORE_SEEK:
+        if steps > SEEK_STEPS:
             return raw[:end] + beyond
     return None
 
@@ -220,7 +221,10 @@ def changed_since(
     A key is changed if it has a version after ``since`` (8 bytes).
     """
     for head, latest in heads(reader, start, end, reverse=False):
-        yield keys.user_key(head) if latest[1:PAYLOAD] > since else None
+        if not latest:
+            yield from _A_SEEK
+        else:
+            yield keys.user_key(head) if latest[1:PAYLOAD] > since else None
 
 
 def changes(
@@ -233,6 +237,9 @@ def changes(
     May be gone through slowly: what is written meanwhile is seen or not, and nothing twice.
     """
     for head, latest in heads(reader, start, end, reverse=False):
+        if not latest:
+            yield from _A_SEEK
+            continue
         if latest[1:PAYLOAD] <= after:
             yield None
             continue

@@ -180,8 +180,11 @@ def delete_range(
             return deleted, own.end, request.part_of
         return deleted, cursor, began
     deleted, size_before = 0, ctx.bytes
-    for head, _ in _heads_there(ctx, request.start, request.end):
-        deleted += _delete_one(ctx, head, ctx.get(head), size_before)  # perhaps turns later
+    for head, latest in _heads_there(ctx, request.start, request.end):
+        if latest == b"":
+            ctx.steps += versions.SEEK_STEPS
+        else:
+            deleted += _delete_one(ctx, head, ctx.get(head), size_before)  # perhaps turns later
         if ctx.is_used_up():
             yield
     return deleted
@@ -195,14 +198,15 @@ def delete_some(
     Returns:
         How many keys went, and where the next step goes on; ``None``: it is done.
     """
-    deleted, size_before = 0, ctx.bytes
+    deleted, visited, size_before = 0, 0, ctx.bytes
     start = max(request.start, cursor)
     ctx.steps += 16
-    for visited, (head, latest) in enumerate(_heads_there(ctx, start, request.end)):
+    for head, latest in _heads_there(ctx, start, request.end):
         is_full = deleted >= limits.DELETED_AT_ONCE_MAX or ctx.bytes - size_before > _STEP_BYTES
         if visited and (is_full or visited >= limits.DELETION_VISITS_MAX):
             return deleted, keys.user_key(head)
-        if latest is not None and latest[1:9] <= began:
+        visited += versions.SEEK_STEPS if latest == b"" else 1
+        if latest and latest[1:9] <= began:
             deleted += _delete_one(ctx, head, latest, size_before)
     return deleted, None
 
@@ -225,7 +229,7 @@ def _heads_there(
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield the heads in a span and their newest versions, in order, each key once.
 
-    Keys that this proposal writes are among them.
+    Keys that this proposal writes are among them, and seeks, as :func:`.versions.heads` tells them.
 
     The stored keys are gone through once, and those written before are sorted once. Deleting all of
     them thus takes time in proportion to their number.

@@ -278,13 +278,19 @@ def test_a_write_during_a_deferred_deletion_stays(
     assert store.counters().executed == 1
 
 
-def test_a_step_of_a_deferred_deletion_looks_at_few_keys_that_are_deleted_already(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("are_messages", [False, True], ids=["keys", "messages"])
+def test_a_step_of_a_deferred_deletion_looks_at_little_that_it_does_not_delete(
+    target: Target, monkeypatch: pytest.MonkeyPatch, are_messages: bool
 ) -> None:
     monkeypatch.setattr(limits, "DELETION_VISITS_MAX", 7)
-    target.fill(50)
     store = target.store
-    store.db.delete_range(b"key/", b"key0")
+    if are_messages:
+        with store.db.begin() as tx:
+            for number in range(100):
+                tx.enqueue_message(b"key/%04d" % number, b"message")
+    else:
+        target.fill(50)
+        store.db.delete_range(b"key/", b"key0")
     pending: list[int] = []
 
     def look(_: object) -> None:

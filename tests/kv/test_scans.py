@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from postroom.kv import keys, versions
@@ -43,3 +45,11 @@ def test_messages_between_keys_count_as_steps(engine: Counting, reverse: bool) -
         start, end = (start, page.resume) if reverse else (page.resume, end)  # type: ignore[assignment]
     assert found == ([b"z", b"a"] if reverse else [b"a", b"z"])
     assert pages > 10
+
+
+@pytest.mark.parametrize("walk", [versions.changed_since, versions.changes])
+def test_messages_between_keys_are_told_as_steps(engine: Counting, walk: Any) -> None:
+    before = engine.visited
+    told = list(walk(engine, b"", None, keys.u64(0)))
+    assert len(told) > 0.75 * (engine.visited - before) > 1000
+    assert sum(each is not None for each in told) == 2

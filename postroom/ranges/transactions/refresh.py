@@ -74,7 +74,7 @@ class Refreshes:
             for head, newest in versions.heads(view, start, end, reverse=False):
                 if newest[1 : versions.PAYLOAD] > after:
                     latest = max(latest, _stamp(versions.visible(view, head, newest, until)))
-                view.steps += 1
+                view.steps += 1 if newest else versions.SEEK_STEPS
                 if view.is_used_up():
                     yield
         return 0 if latest == after else int.from_bytes(latest, "big")
