@@ -13,9 +13,9 @@ from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.clock import from_milliseconds
 from postroom.ranges.listing import ListRanges
 from postroom.ranges.requests import Protect, Unprotect
-from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
+from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 
-_AHEAD_MILLISECONDS: Final = (50, 100, 200, 400, 800, 1600)
+_AHEAD_MILLISECONDS: Final = (5, 20, 50, 100, 200, 400, 800, 1600)
 """The leads of the moments that are tried: a try is in vain if a range is busy all the time."""
 
 
@@ -34,6 +34,7 @@ async def protect_whole(sender: Sender) -> int:
     for ahead in _AHEAD_MILLISECONDS:
         at = await present(sender) + from_milliseconds(ahead)
         try:
+            await sender.send(BeStill(at))
             await sender.send(ProtectWhole(at))
             return int(await sender.send(Protect(at)))
         except SnapshotTooOld:

@@ -16,7 +16,7 @@ from postroom.kv.engine import Engine
 from postroom.raft.group import RaftGroup
 from postroom.ranges import evaluators
 from postroom.ranges import lease as leases
-from postroom.ranges.admission import CommandAdmission
+from postroom.ranges.admission import CommandAdmission, taken
 from postroom.ranges.answers import Answering
 from postroom.ranges.batch import BatchEvaluator, TimeShare
 from postroom.ranges.bounds import Bounds
@@ -198,7 +198,11 @@ class AssembledReplica(ABC):
         registry.divisible.append(TransactionHalves(self.range_id, self.intents))
         refreshes = Refreshes(reads.check_age, clock.pass_over)
         spanning = (participation, self.pushes, refreshes, ForgottenCommits(self.range_id))
-        whole = WholeProtections(self.reads, self.protections, clock.pass_over)
+        whole = WholeProtections(
+            self.range_id, self.reads, self.protections, clock,
+            lambda: self.transactions is not None and self.transactions.is_committing(),
+            lambda: self.submit_again(taken(self.reads.blocked)),
+        )  # fmt: skip
         own = (reads, committer, waits, self.positions, self.feed, whole)
         for each in (*own, *spanning, *bulk):
             each.register(registry)

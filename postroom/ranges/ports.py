@@ -113,6 +113,9 @@ class SpanningTransactions(Protocol):
     def takes(self, call: Call) -> bool:
         """Take a call if it commits in several ranges; else return false."""
 
+    def is_committing(self) -> bool:
+        """Return whether a commit is under way that is not decided."""
+
     def begin_lease(self, stored: Reader) -> None:
         """Begin afresh from what is stored, under a new lease."""
 

@@ -31,6 +31,7 @@ from postroom.limits import (
 from postroom.ranges.contract import ROOT_ID, ConcernsRoot, Read, Write
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
+from postroom.ranges.ranges_of_node import RangesOfNode
 from postroom.ranges.requests import TimestampNumber
 from postroom.ranges.rights import Verb
 from postroom.ranges.waiting import Deadlines
@@ -84,6 +85,7 @@ class Protections:
 
     Attributes:
         inherited: the oldest timestamp that was protected under the lease before; 0: none.
+        of_node: the ranges of the node.
         collected: versions overwritten before this timestamp may be gone.
         age_max: the age of the oldest timestamp that can be protected yet; 0: any can.
         replaced: two timestamps, if all that was stored was replaced by something else: that of
@@ -99,6 +101,7 @@ class Protections:
         self._oldest: Deadlines[int] = Deadlines()
         self._whole: dict[int, _Whole] = {}
         self._root = self
+        self.of_node = RangesOfNode()
         self.age_max = 0
         self.inherited = 0
         self.collected = 0
@@ -108,6 +111,8 @@ class Protections:
         """Have those of the root on this node, from now on."""
         self._counts, self._oldest, self._whole = root._counts, root._oldest, root._whole
         self._root = root
+        root.of_node.update(self.of_node)
+        self.of_node = root.of_node
 
     def __len__(self) -> int:
         """Return the number of protections; 0, if they are counted at the root."""

@@ -3,17 +3,18 @@
 Each range takes its snapshot of the engine between two proposals, before the moment, and passes its
 clock over it. All that it had committed is below the moment, and all that follows is above::
 
-    client ── Now ─▶ present ── ProtectWhole(present + 50 ms) ─┬─▶ range 1: snapshot ─ clock passes
-                                                               └─▶ range 2: snapshot ─ clock passes
+    client ── Now ─▶ present ── BeStill(present + 5 ms) ─▶ all ranges
+                                  └── ProtectWhole(same) ─┬─▶ range 1: snapshot ─ clock passes
+                                                          └─▶ range 2: snapshot ─ clock passes
 
 Messages between ranges, and transactions over several, make the clock of each range that they reach
 pass over their own. The snapshots therefore are a consistent cut (Mattern, Virtual Time and Global
 States of Distributed Systems, 1989): no range has an effect whose cause another one lacks.
 
-A range in which a transaction is prepared has no such moment, since that may commit below. It waits
-until that is resolved, and prepares no other one meanwhile: its keys are closed
-(:mod:`postroom.ranges.transactions.closed_keys`). If it has committed something above the moment
-meanwhile, the request is refused, and its client chooses a later one.
+A transaction that is under way in several ranges may commit below the moment. The ranges therefore
+wait until those have ended, and let no other one begin before the moment. This is a pause of about
+two rounds. If a range has committed something above the moment, the request is refused, and its
+client chooses a later one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from postroom.errors import Invalid, SnapshotTooOld
-from postroom.kv.clock import from_seconds
+from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.limits import WHOLE_AHEAD_SECONDS_MAX
 from postroom.ranges.contract import ConcernsStore, Read, on_everything
 from postroom.ranges.evaluation import Blocked, View
@@ -60,6 +61,27 @@ class ProtectWhole(ConcernsStore, Read, frozen=True, tag="protect_whole", repr_o
         yield on_everything(Verb.READ)
 
 
+class BeStill(ConcernsStore, Read, frozen=True, tag="be_still"):
+    """A request to let no commit over several ranges begin before a moment to come.
+
+    The answer, which is the moment, comes when none is under way.
+
+    Attributes:
+        at: the moment.
+    """
+
+    answer: ClassVar = int
+    since: ClassVar = 2
+    verbs: ClassVar = ()
+    meets_intents: ClassVar = False
+
+    at: TimestampNumber
+
+    def needs(self) -> Iterator[Need]:
+        """Yield the right to read everything."""
+        yield on_everything(Verb.READ)
+
+
 class ReleaseWhole(ConcernsStore, Read, frozen=True, tag="release_whole", repr_omit_defaults=True):
     """A request to give back what ``ProtectWhole`` has taken.
 
@@ -81,19 +103,41 @@ class WholeProtections:
     """The evaluators of these requests at one range.
 
     Attributes:
+        range_id: the id of the range.
         reads: the reads of the range.
         protections: its protections.
-        pass_over: has the clock of the node pass over a timestamp.
+        clock: the clock of the node.
+        is_committing: returns whether a commit over several ranges is under way from here.
+        look: has the reads that wait for proposals look again.
     """
 
+    range_id: int
     reads: LocalReads
     protections: Protections
-    pass_over: Callable[[int], None]
+    clock: HybridLogicalClock
+    is_committing: Callable[[], bool]
+    look: Callable[[], None]
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators."""
+        registry.reads[BeStill] = self.be_still
         registry.reads[ProtectWhole] = self.protect
         registry.reads[ReleaseWhole] = self.release
+        self.protections.of_node[self.range_id] = self
+
+    def be_still(self, view: View, request: BeStill) -> int:
+        """Evaluate ``BeStill``.
+
+        Raises:
+            Invalid: the moment lies too far ahead.
+        """
+        at, of_node = request.at, self.protections.of_node
+        _check_ahead(at, view.now)
+        of_node.be_still(at)
+        if view.now < at and of_node.are_busy():
+            of_node.wait(self.range_id, at)
+            raise Blocked
+        return at
 
     def protect(self, view: View, request: ProtectWhole) -> int:
         """Evaluate ``ProtectWhole``.
@@ -103,33 +147,32 @@ class WholeProtections:
             Invalid: the moment lies too far ahead, or the client has too many.
             Unavailable: there are too many.
         """
-        at, closed = request.at, self.reads.intents.closed
-        if at > view.now + from_seconds(WHOLE_AHEAD_SECONDS_MAX):
-            raise Invalid(
-                f"the timestamp {at} lies more than {WHOLE_AHEAD_SECONDS_MAX:g} s ahead; nothing "
-                "was protected: choose one that is nearer"
-            )
+        at = request.at
+        _check_ahead(at, view.now)
         if self.reads.last_commit >= at:
-            closed.open()
             raise SnapshotTooOld(
                 f"a range has committed something after {at} already; nothing was protected "
                 "there: try again with a later timestamp"
             )
-        if self._has_prepared() or view.before or view.in_flight:
+        may_commit_below = any(each.timestamp <= at for each in self.reads.intents.under_way())
+        if view.before or view.in_flight or may_commit_below:
             raise Blocked
-        closed.open()
         self.protections.take_until_released(at, request.client, request.host)
-        self.pass_over(at)
+        self.clock.pass_over(at)
         return at
 
-    def _has_prepared(self) -> bool:
-        """Return whether a transaction is prepared; then no other one is, until it has ended."""
-        intents = self.reads.intents
-        if intents.by_transaction:
-            intents.closed.close(b"")
-            intents.on_met()
-        return bool(intents.by_transaction or intents.going)
+    def is_busy(self) -> bool:
+        """Return whether transactions over several ranges are under way here."""
+        return self.is_committing() or any(True for _ in self.reads.intents.under_way())
 
     def release(self, _: View, request: ReleaseWhole) -> None:
         """Evaluate ``ReleaseWhole``, of the node's own process."""
         self.protections.release(request.at)
+
+
+def _check_ahead(at: int, now: int) -> None:
+    if at > now + from_seconds(WHOLE_AHEAD_SECONDS_MAX):
+        raise Invalid(
+            f"the timestamp {at} lies more than {WHOLE_AHEAD_SECONDS_MAX:g} s ahead; nothing was "
+            "protected: choose one that is nearer"
+        )

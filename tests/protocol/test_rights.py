@@ -84,6 +84,7 @@ list_group_results    read             queue
 read_schedules        read             queue
 read_queue_stats      read             queue
 scan_records          read             everything
+be_still              read             everything
 protect_whole         read             everything
 list_ranges           read             everything
 list_dead_letters     read             everything

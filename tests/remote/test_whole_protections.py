@@ -7,16 +7,14 @@ from itertools import count
 
 import pytest
 
-from postroom.client.routing.local import ForRange
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.messaging.bulk_requests import ScanRecords
-from postroom.ranges.requests import CommitTransaction, Increment, Now
-from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
+from postroom.ranges.requests import Now
+from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 from tests.client.stores import Store
-from tests.messaging.one_range import Asked
 from tests.remote.streams import DatabaseOverStreams
 from tests.server.hosting import ThreeNodes, cut
 from tests.server.splitting import split
@@ -84,8 +82,13 @@ async def _listed(pages: object) -> list[object]:
     return [page async for page in pages]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("are_still", [True, False])
 @pytest.mark.parametrize("kind", ["transaction", "message"])
-def test_a_commit_meanwhile_is_in_all_ranges_or_in_none(nodes: ThreeNodes, kind: str) -> None:
+def test_a_commit_meanwhile_is_in_all_ranges_or_in_none(
+    nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch, kind: str, are_still: bool
+) -> None:
+    if not are_still:  # whatever a client leaves out
+        monkeypatch.setattr("postroom.client.whole.BeStill", lambda _: Now())
     client = DatabaseOverStreams(nodes)
     seen = [is_in_all(client, kind, turns) for turns in range(-20, 20)]
     assert {*seen} == {True, False}
@@ -130,6 +133,66 @@ def is_in_all(client: DatabaseOverStreams, kind: str, turns: int) -> bool:
     engine = nodes.nodes[1].engine
     client.until(lambda: not (any(whole_timestamps(nodes)) or has_any(engine, OUTGOING)))
     return is_here
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_ranges_are_still_when_all_commits_over_several_have_ended(
+    nodes: ThreeNodes, turns: int
+) -> None:
+    client = DatabaseOverStreams(nodes)
+    at = client.ask(Now()) + from_seconds(1.0)
+
+    async def write() -> None:
+        async with client.db.begin() as tx:
+            tx.put(HERE, b"1")
+            tx.put(THERE, b"1")
+
+    def runs() -> list[bool]:
+        return [
+            replica.transactions is not None and replica.transactions.is_committing()
+            for replica in (nodes.hosted(1, 1).replica, nodes.hosted(2, 2).replica)
+        ]
+
+    first, steps = client.start(write()), count()
+    client.until(lambda: client.go_on(first) or next(steps) >= turns)
+    assert client.ask(BeStill(at)) == at
+    assert runs() == [False, False]
+    second = client.start(write())
+    client.pass_time(0.5)
+    assert not client.go_on(first, second)
+    assert runs() == [False, False]
+    client.finish(second)
+    assert client.ask(Now()) > at
+
+
+def test_a_store_is_protected_as_a_whole_beside_clients_that_commit_all_the_time(
+    nodes: ThreeNodes,
+) -> None:
+    client = DatabaseOverStreams(nodes)
+    is_over = False
+
+    async def write(name: bytes) -> None:
+        number = 0
+        while not is_over:
+            async with client.db.begin() as tx:
+                tx.put(HERE + name, b"%d" % number)
+                tx.put(THERE + name, b"%d" % number)
+            number += 1
+
+    names = [b"%d" % each for each in range(8)]
+    writing = [client.start(write(name)) for name in names]
+    for _ in range(10):
+        hold = client.db.hold(whole=True)
+        holding = client.start(hold.__aenter__())
+        client.until(lambda: client.go_on(holding, *writing) or holding.done)  # noqa: B023
+        at = int(holding.result())
+        for name in names:
+            assert value_then(nodes, HERE + name, at) == value_then(nodes, THERE + name, at)
+        client.run(hold.__aexit__(None, None, None))
+    is_over = True
+    client.finish(*writing)
+    for each in writing:
+        each.result()
 
 
 def test_a_range_that_has_committed_after_the_moment_refuses_it(nodes: ThreeNodes) -> None:
@@ -200,22 +263,3 @@ def test_the_right_half_of_a_split_has_what_the_range_had(store: Store) -> None:
 
 async def _asked(store: Store, request: ScanRecords) -> object:
     return await store.core._sender.send(request)
-
-
-def test_a_range_prepares_no_further_transaction_while_a_protection_waits(
-    nodes: ThreeNodes,
-) -> None:
-    """A range in which one is always prepared would never be protected otherwise."""
-    intents = nodes.hosted(2, 2).replica.intents
-    now = nodes.ask(2, ForRange(2, Now()))
-    writes = [Increment(HERE), Increment(THERE)]
-    commit = Asked(CommitTransaction(bytes(16), now, 60.0, 0, HERE, [], [], writes))
-    nodes.nodes[1].replicas.submit(commit)
-    nodes.until(lambda: intents.by_transaction)
-    asked = Asked(ForRange(2, ProtectWhole(now + from_seconds(1.0))))
-    nodes.nodes[2].replicas.submit(asked)
-    assert intents.closed
-    assert not asked.answers
-    nodes.until(lambda: asked.answers)
-    assert asked.answers[0][1] is None
-    assert not intents.closed

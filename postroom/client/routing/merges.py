@@ -57,7 +57,7 @@ from postroom.ranges.requests import (
     Values,
 )
 from postroom.ranges.transactions.requests import Refresh
-from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
+from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 
 _PAGES: Final = frozenset({GetMany, ListDeadLetters, ListScheduled})
 """The requests for pages of which all parts are asked for, and have a share of the bytes each."""
@@ -217,6 +217,7 @@ def _schedule_order(name: bytes) -> _ScheduleOrder:
 
 MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     AwaitQuiet: _nothing,
+    BeStill: max,
     FindCommits: _joined,
     ListDeadLetters: _letters,
     ListRanges: _in_order,
@@ -237,7 +238,7 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
 WINDOWS: Final[Mapping[type[Request], int]] = {Lock: 1, ScanChanges: 32}
 """The number of parts that are under way at a time, in the order of their ranges; else all are."""
 
-AT_ONCE: Final[frozenset[type[Request]]] = frozenset({ProtectWhole})
+AT_ONCE: Final[frozenset[type[Request]]] = frozenset({BeStill, ProtectWhole})
 """The requests whose parts an embedded store, too, sends before it awaits the first answer."""
 
 DIVISIBLE: Final[frozenset[type[Request]]] = frozenset(

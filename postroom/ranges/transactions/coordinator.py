@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 RUN_SECONDS: Final = 2.0
 """The time after which a run is over that is not decided."""
-"""The time after which a step is taken, though there is nothing to do."""
+PUT_OFF_SECONDS: Final = 0.002
+"""The time after which a run is tried again that may not begin, since ranges are protected."""
 ASKED_AGAIN_SECONDS: Final = 0.5
 """The time after which a part is asked again that has not answered."""
 
@@ -228,8 +229,8 @@ class Coordinator:
     def step(self) -> float:
         """Do what there is to do; return in how many seconds there is more at the latest."""
         self._take_answers()
-        self._begin_arrived()
-        now, pause = self._monotonic(), math.inf
+        pause = self._begin_arrived()
+        now = self._monotonic()
         for run in list(self.runs.values()):
             if run.is_decided:
                 continue
@@ -241,10 +242,13 @@ class Coordinator:
                 pause = min(pause, run.ends_at - now)
         return pause
 
-    def _begin_arrived(self) -> None:
-        if not self._arrived:
-            return
+    def _begin_arrived(self) -> float:
+        """Begin the runs of the calls that have arrived; return when to look again."""
         replica = self._replica
+        if not self._arrived:
+            return math.inf
+        if replica.protections.of_node.are_still(replica.reading()):
+            return PUT_OFF_SECONDS
         if not replica.group.is_leader:
             calls, self._arrived = self._arrived, []
             for call in calls:
@@ -253,6 +257,7 @@ class Coordinator:
             calls, self._arrived = self._arrived, []
             for call in calls:
                 self._begin(call)
+        return math.inf
 
     def _has_asked(self, _: object, error: BaseException | None) -> None:
         """Go on when the replica has the lease, or will not have it."""

@@ -268,7 +268,7 @@ class IntentTable:
 
     def waiting(self) -> int:
         """Return the number of calls that wait."""
-        return sum(len(intent.waiting) for intent in self._all())
+        return sum(len(intent.waiting) for intent in self.under_way())
 
     # --- with the lease
 
@@ -471,17 +471,18 @@ class IntentTable:
 
     def withdraw(self, call: Call) -> bool:
         """Forget a call that waits; return whether it did."""
-        return any(intent.waiting.pop(call, None) is not None for intent in self._all())
+        return any(intent.waiting.pop(call, None) is not None for intent in self.under_way())
 
     def take_waiting(self) -> list[Call]:
         """Take out all calls that wait, and return them."""
         calls: list[Call] = []
-        for intent in self._all():
+        for intent in self.under_way():
             calls += intent.waiting
             intent.waiting = {}
         return calls
 
-    def _all(self) -> Iterable[Intent]:
+    def under_way(self) -> Iterable[Intent]:
+        """Return the intents, with those whose end is not applied yet."""
         return chain(self.by_transaction.values(), self.going.values())
 
 

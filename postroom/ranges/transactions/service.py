@@ -92,10 +92,16 @@ class TransactionService:
         self.pusher.restart()
         self.resolver.end()
 
+    def is_committing(self) -> bool:
+        """Return whether a commit is under way that is not decided."""
+        return any(not run.is_decided for run in self.coordinator.runs.values())
+
     def step(self) -> float:
         """Do what there is to do; return in how many seconds there is more at the latest."""
         self._is_awake = False
-        return min(self.coordinator.step(), self.pusher.step(), self.resolver.step())
+        pause = min(self.coordinator.step(), self.pusher.step(), self.resolver.step())
+        self._replica.protections.of_node.look_again(self._replica.reading())
+        return pause
 
     async def run(self) -> None:
         """Take steps for ever."""
