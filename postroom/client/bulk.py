@@ -326,7 +326,7 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole, or transactions over several
-                ranges were under way at each moment that was tried.
+                ranges were under way whenever it was tried.
             Invalid: this client has as many of these as are left for others.
         """
         if whole and at is None:

@@ -1,7 +1,7 @@
 """Timestamps that are protected for a block, as a whole or not.
 
-A store of one range is protected as a whole as it is now. Several ranges agree on a moment to come
-(:mod:`postroom.ranges.whole_protections`), at which each takes its own snapshot.
+A store of one range is protected as a whole as it is now. Several ranges agree on a timestamp to
+come (:mod:`postroom.ranges.whole_protections`), at which each takes its own snapshot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from postroom.ranges.requests import Protect, Unprotect
 from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 
 _AHEAD_MILLISECONDS: Final = (5, 20, 50, 100, 200, 400, 800, 1600)
-"""The leads of the moments that are tried: a try is in vain if a range is busy all the time."""
+"""The leads of the timestamps that are tried: a try is in vain if a range is busy all the time."""
 
 
 async def protect_whole(sender: Sender) -> int:

@@ -28,8 +28,8 @@ class RangeOfNode(Protocol):
 class RangesOfNode:
     """The ranges of a node, which are still together before they are protected as a whole.
 
-    The first one that is protected has the clock of the node pass over the moment. A transaction
-    that is under way in another one would commit above that.
+    The first one that is protected has the clock of the node pass over the timestamp. A
+    transaction that is under way in another one would commit above that.
     """
 
     def __init__(self) -> None:
@@ -45,24 +45,24 @@ class RangesOfNode:
         """Add the ranges of ``other``."""
         self._by_id.update(other._by_id)
 
-    def be_still(self, moment: int) -> None:
-        """Let no commit over several ranges begin before a moment."""
-        self._still_until = max(moment, self._still_until)
+    def be_still(self, at: int) -> None:
+        """Let no commit over several ranges begin before a timestamp."""
+        self._still_until = max(at, self._still_until)
 
     def are_still(self, now: int) -> bool:
         """Return whether no commit over several ranges may begin now."""
         return self._still_until > now
 
-    def wait(self, range_id: int, moment: int) -> None:
+    def wait(self, range_id: int, at: int) -> None:
         """Note that a range waits until none of them is busy."""
-        self._waiting[range_id] = max(moment, self._waiting.get(range_id, 0))
+        self._waiting[range_id] = max(at, self._waiting.get(range_id, 0))
 
     def are_busy(self) -> bool:
         """Return whether transactions over several ranges are under way."""
         return any(each.is_busy() for each in self._by_id.values())
 
     def look_again(self, now: int) -> None:
-        """Have those that wait look again, if none of them is busy or their moment has come."""
+        """Have those that wait look again, if none of them is busy or their time has come."""
         waiting = self._waiting
         if not waiting or self._is_looking or (min(waiting.values()) > now and self.are_busy()):
             return

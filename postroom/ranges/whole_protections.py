@@ -1,7 +1,7 @@
-"""Timestamps that are protected as a whole in all ranges, at one moment to come.
+"""Timestamps that are protected as a whole in all ranges, shortly before they have come.
 
-Each range takes its snapshot of the engine between two proposals, before the moment, and passes its
-clock over it. All that it had committed is below the moment, and all that follows is above::
+Each range takes its snapshot of the engine between two proposals, before the timestamp, and passes
+its clock over that. All that it had committed is below, and all that follows is above::
 
     client ── Now ─▶ present ── BeStill(present + 5 ms) ─▶ all ranges
                                   └── ProtectWhole(same) ─┬─▶ range 1: snapshot ─ clock passes
@@ -11,9 +11,9 @@ Messages between ranges, and transactions over several, make the clock of each r
 pass over their own. The snapshots therefore are a consistent cut (Mattern, Virtual Time and Global
 States of Distributed Systems, 1989): no range has an effect whose cause another one lacks.
 
-A transaction that is under way in several ranges may commit below the moment. The ranges therefore
-wait until those have ended, and let no other one begin before the moment. This is a pause of about
-two rounds. If a range has committed something above the moment, the request is refused, and its
+A transaction that is under way in several ranges may commit below the timestamp. The ranges
+therefore wait until those have ended, and let no other one begin before it. This is a pause of
+about two rounds. If a range has committed something above it, the request is refused, and its
 client chooses a later one.
 """
 
@@ -36,12 +36,12 @@ from postroom.ranges.rights import Need, Verb
 
 
 class ProtectWhole(ConcernsStore, Read, frozen=True, tag="protect_whole", repr_omit_defaults=True):
-    """A request to keep what is stored at a moment to come, with versions or without.
+    """A request to keep what is stored at a timestamp to come, with versions or without.
 
-    The answer is the moment. Versions need a ``Protect`` beside it.
+    The answer is the timestamp. Versions need a ``Protect`` beside it.
 
     Attributes:
-        at: the moment, a timestamp that no range has committed at yet.
+        at: the timestamp, at or above which no range has committed yet.
         client, host: the owner. The node that serves the client sets them, whatever they are. Both
             empty: the node's own process.
     """
@@ -62,12 +62,12 @@ class ProtectWhole(ConcernsStore, Read, frozen=True, tag="protect_whole", repr_o
 
 
 class BeStill(ConcernsStore, Read, frozen=True, tag="be_still"):
-    """A request to let no commit over several ranges begin before a moment to come.
+    """A request to let no commit over several ranges begin before a timestamp to come.
 
-    The answer, which is the moment, comes when none is under way.
+    The answer, which is the timestamp, comes when none is under way.
 
     Attributes:
-        at: the moment.
+        at: the timestamp.
     """
 
     answer: ClassVar = int
@@ -86,7 +86,7 @@ class ReleaseWhole(ConcernsStore, Read, frozen=True, tag="release_whole", repr_o
     """A request to give back what ``ProtectWhole`` has taken.
 
     Attributes:
-        at: the moment.
+        at: the timestamp.
     """
 
     answer: ClassVar = None
@@ -129,7 +129,7 @@ class WholeProtections:
         """Evaluate ``BeStill``.
 
         Raises:
-            Invalid: the moment lies too far ahead.
+            Invalid: the timestamp lies too far ahead.
         """
         at, of_node = request.at, self.protections.of_node
         _check_ahead(at, view.now)
@@ -143,8 +143,8 @@ class WholeProtections:
         """Evaluate ``ProtectWhole``.
 
         Raises:
-            SnapshotTooOld: the range has committed something at the moment, or after it.
-            Invalid: the moment lies too far ahead, or the client has too many.
+            SnapshotTooOld: the range has committed something at the timestamp, or after it.
+            Invalid: the timestamp lies too far ahead, or the client has too many.
             Unavailable: there are too many.
         """
         at = request.at

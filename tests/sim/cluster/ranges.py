@@ -27,10 +27,13 @@ from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import OVER_RANGES
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.watchers import WatchersOverRanges
+from tests.sim.workloads.wholes import Wholes
 from tests.sim.workloads.workload import Workload
 
 FIRST_SPLITS_MAX: Final = 3
 """The number of splits before things break, at most."""
+WHOLES_SHARE: Final = 0.3
+"""The share of runs in which stores are protected as a whole."""
 SHARE_MIN: Final = 0.004
 """The least share of events of an embedded store at which something breaks."""
 WATCHERS_SHARE: Final = 0.3
@@ -136,8 +139,11 @@ def drawn_workloads(simulation: Simulation, number: int) -> list[Workload]:
     ]
     number = min(number + 1, len(OVER_RANGES))
     drawn = [make() for make in simulation.random.sample([*OVER_RANGES, *recorded], number)]
-    watches = Random(f"watchers {simulation.seed}").random() < WATCHERS_SHARE
-    return [*drawn, WatchersOverRanges()] if watches else drawn
+    if Random(f"watchers {simulation.seed}").random() < WATCHERS_SHARE:
+        drawn.append(WatchersOverRanges())
+    if Random(f"wholes {simulation.seed}").random() < WHOLES_SHARE:
+        drawn.append(Wholes())
+    return drawn
 
 
 def add_range_faults(simulation: Simulation, faults: Faults) -> RangeFaults:
