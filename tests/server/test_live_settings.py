@@ -93,6 +93,27 @@ def test_a_shorter_time_to_live_frees_versions_that_were_to_stay() -> None:
     store.db.close()
 
 
+@pytest.mark.parametrize("is_in_memory", [True, False])
+def test_a_shorter_time_to_live_purges_done_messages_that_were_to_stay(
+    *, is_in_memory: bool
+) -> None:
+    store = Store(gc_ttl_seconds=LONG_SECONDS)
+    queue = store.db.create_queue("queue", purge_after=0)
+    with store.db.begin() as tx:
+        tx.enqueue("queue", b"payload")
+    [message] = queue.claim()
+    message.acknowledge()
+    if not is_in_memory:
+        store.restart()
+        store.db.put(b"key", b"it does not rest")
+    store.advance(100.0)
+    assert any(b"payload" in value for value in store.dump().values())
+    store.db.change_setting(settings.GC_TTL, 50)
+    store.advance(3 * POLL_SECONDS)
+    assert not any(b"payload" in value for value in store.dump().values())
+    store.db.close()
+
+
 def test_a_shorter_interval_ends_a_long_one(store: Store) -> None:
     store.db.change_setting(settings.GC_INTERVAL, LONG_SECONDS)
     store.advance(30.0)

@@ -29,7 +29,7 @@ from postroom.messaging.counters import read_queue_counts
 from postroom.messaging.queues import periodic, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
-from postroom.messaging.queues.definitions import Changed
+from postroom.messaging.queues.definitions import Changed, retention
 from postroom.messaging.queues.directory import Directory, survey
 from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
 from postroom.messaging.queues.figures import QueueReport, report
@@ -104,7 +104,7 @@ class RangeQueues:
             environment.monotonic, environment.reading, environment.by_wall,
             environment.seconds_until,
         )  # fmt: skip
-        self._wall_seen = 0
+        self._wall_seen = self._kept_seen = 0
         self._troubles: dict[str, Trouble] = {}
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
@@ -150,7 +150,7 @@ class RangeQueues:
         directory.defined.update(found.defined)
         for definition in found.dropped:
             self._dropped[definition.number] = Manager(self._range_id, definition, self)
-        self._wall_seen = found.wall
+        self._wall_seen, self._kept_seen = found.wall, self.kept()
         self._agenda.begin(found.by_timestamp, found.by_wall)
         for name in found.held:  # its clients may have gone, and its leases may end
             directory.manager(name)
@@ -166,6 +166,21 @@ class RangeQueues:
             if manager is not None:
                 manager.next_tick = seen.next_tick
                 self.plan(manager)
+
+    def _purge_earlier(self) -> None:
+        """Plan purges anew: the time for which the past can be read has become shorter."""
+        assert self._stored is not None
+        defined = {each.number: each for each in self._directory.defined.values()}
+        for seen in survey(self._stored, self._range_id, self.by_wall()):
+            definition = defined.get(seen.number)
+            if definition is None or not seen.done_at:
+                continue
+            purge_at = seen.done_at + retention(definition.settings, self.kept())
+            manager = self._by_name.get(definition.name)
+            if manager is not None:
+                manager.purge_at = purge_at
+            wait = self._environment.seconds_until(purge_at)
+            self._agenda.by(definition.name, self.monotonic() + wait)
 
     def _begin(self, definition: QueueDefinition) -> Manager:
         """Make the manager of a queue, from the stored state.
@@ -443,6 +458,9 @@ class RangeQueues:
         wall_before, self._wall_seen = self._wall_seen, self.by_wall()
         if wall_before - self._wall_seen > SET_BACK:
             self._wall_was_set_back()
+        kept_before, self._kept_seen = self._kept_seen, self.kept()
+        if self._kept_seen < kept_before:
+            self._purge_earlier()
         if self._directory.has_too_many:
             return True
         for manager in list(self._to_look):
