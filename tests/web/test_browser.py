@@ -126,3 +126,46 @@ def test_the_first_link_of_a_page_leads_to_its_content(browser: Any, served: Ser
     focused = browser.switch_to.active_element
     focused.send_keys("\t")
     assert browser.switch_to.active_element.text == "Skip to the content"
+
+
+QUICKLY = """
+for (const name of ["setInterval", "setTimeout"]) {
+  const real = window[name];
+  window[name] = (act, milliseconds, ...rest) => real(act, (milliseconds || 0) / 250, ...rest);
+}
+window.asked = 0;
+const send = XMLHttpRequest.prototype.send;
+XMLHttpRequest.prototype.send = function (...given) {
+  window.asked++;
+  return send.apply(this, given);
+};
+"""
+"""A script that lets the time of a page pass 250 times as fast, and counts what htmx asks for."""
+
+
+def held(browser: Any) -> tuple[float, float]:
+    """Return the numbers of nodes and listeners of the page, after garbage was collected."""
+    browser.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
+    told = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    numbers = {each["name"]: each["value"] for each in told}
+    return numbers["Nodes"], numbers["JSEventListeners"]
+
+
+def test_a_page_that_is_left_open_does_not_grow(browser: Any, served: Served) -> None:
+    asked = lambda: browser.execute_script("return window.asked")  # noqa: E731
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": QUICKLY})
+    browser.execute_cdp_cmd("Performance.enable", {})
+    try:
+        browser.get(f"{served.address}/")
+        until(browser, lambda _: asked() >= 60)
+        nodes, listeners = held(browser)
+        until(browser, lambda _: asked() >= 260)
+        more_nodes, more_listeners = held(browser)
+        elements = browser.execute_script("return document.getElementsByTagName('*').length")
+        assert browser.find_elements("css selector", ".chart canvas")
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+        browser.execute_cdp_cmd("Performance.disable", {})
+        browser.get("about:blank")  # it would ask on when the server is gone
+    assert more_nodes < nodes + 3 * elements, "a few answers may be under way"
+    assert more_listeners < listeners + 100

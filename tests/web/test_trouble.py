@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 import postroom
 import postroom.aio
 from postroom.web import store as web_store
+from postroom.web.application import make
 from postroom.web.history import History
 from postroom.web.limits import READS_AT_ONCE_MAX, SAMPLE_SECONDS, SAMPLES_MAX, SERIES_MAX
 from postroom.web.store import NotKnown, OpenStore
@@ -81,6 +84,27 @@ def test_the_points_of_charts_are_bounded() -> None:
         history.note(f"queue {number}", {"a": 1})
     assert len(history._series) == SERIES_MAX
     assert history.series("store") == {"at": [], "values": {}}
+
+
+def test_pages_that_are_left_open_for_a_day_grow_nothing(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day has 17,280 polls; memory of the process is bounded after the first few."""
+    monkeypatch.setattr("postroom.web.history.SAMPLES_MAX", 20)
+    now = [0.0]
+    options = {"client_of": None, "payloads": False, "hosts": ()}
+    client = TestClient(make(visit.db, wall_seconds=lambda: now[0], **options))
+
+    def polled(times: int) -> int:
+        for _ in range(times):
+            now[0] += SAMPLE_SECONDS
+            for path in ("/", "/api/chart", "/queue?queue=mail", "/api/chart?queue=mail"):
+                assert client.get(path).status_code == 200
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = polled(40)
+    assert polled(120) < before + 120
 
 
 def test_a_chart_goes_on_after_the_clock_was_set_back() -> None:
