@@ -132,17 +132,17 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     lower, upper = keys.data_span(start, end)
     walk = GapCursor(gaps, at, lower, upper, reverse=reverse)
     source = heads(reader, start, end, reverse=reverse, walk=walk)
-    is_in_run = True
+    is_in_run, previous = True, None
     for head, latest in source:
-        steps += 1
-        if steps > steps_max:
+        steps += 1 if latest else 1 + SEEK_STEPS
+        if steps > steps_max and _may_end(previous, latest, reverse=reverse):
             walk.ends(head)
-            before = keys.user_key(head)
-            return VersionPage(
-                pairs, before + b"\x00" if reverse else before, tuple(integers), steps
-            )
+            # A seek forward has passed by all of its key.
+            is_behind = reverse or not latest
+            resume = keys.user_key(head) + b"\x00" * is_behind
+            return VersionPage(pairs, resume, tuple(integers), steps)
+        previous = latest
         if not latest:
-            steps += SEEK_STEPS
             continue
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
         if version is None or version[0] not in _HAS_VALUE:
@@ -168,6 +168,19 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     return VersionPage(pairs, None, tuple(integers), steps)
 
 
+def _may_end(previous: bytes | None, latest: bytes, *, reverse: bool) -> bool:
+    """Return whether a page may end before a head or a seek, since it has passed something.
+
+    Backwards, a key comes after the seek past its other entries.
+
+    Args:
+        previous: the head before, empty for a seek; ``None``: there was nothing in this page.
+        latest: the head, empty for a seek.
+        reverse: whether the scan goes backwards.
+    """
+    return previous is not None and bool(previous or not (reverse and latest))
+
+
 def heads(
     reader: Reader,
     start: bytes,
@@ -191,7 +204,6 @@ def heads(
         bound = yield from _heads(reader, lower, upper, reverse=reverse)
         if bound is not None:
             lower, upper = (lower, bound) if reverse else (bound, upper)
-            yield bound, b""
 
 
 def _heads(reader: Reader, lower: bytes, upper: bytes, *, reverse: bool) -> _Heads:
@@ -209,6 +221,7 @@ def _heads(reader: Reader, lower: bytes, upper: bytes, *, reverse: bool) -> _Hea
             continue
         steps += 1
         if steps > SEEK_STEPS:
+            yield raw[:end] + beyond, b""
             return raw[:end] + beyond
     return None
 

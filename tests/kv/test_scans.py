@@ -8,6 +8,7 @@ import pytest
 
 from postroom.kv import keys, versions
 from postroom.kv.engine import WriteSet
+from postroom.kv.memory import MemoryEngine
 from tests.kv.test_gaps import Counting
 
 NOW = keys.u64(1 << 40)
@@ -53,3 +54,33 @@ def test_messages_between_keys_are_told_as_steps(engine: Counting, walk: Any) ->
     told = list(walk(engine, b"", None, keys.u64(0)))
     assert len(told) > 0.75 * (engine.visited - before) > 1000
     assert sum(each is not None for each in told) == 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("steps_max", range(1, 13))
+def test_pages_that_end_among_messages_have_each_key_once(steps_max: int, reverse: bool) -> None:
+    engine = MemoryEngine()
+    writes: WriteSet = {}
+    expected = list[bytes]()
+    for number in range(12):
+        key = b"k%02d" % number
+        if number % 4 != 3:
+            is_deleted = number % 4 == 2
+            tombstone = versions.TOMBSTONE_KIND + VALUE[1:9]
+            writes[keys.head_key(key)] = tombstone if is_deleted else VALUE
+            expected += [] if is_deleted else [key]
+        for at in range(3 * (number % 4)):
+            writes[keys.inbox_prefix(key) + keys.u64(at)] = b"message"
+    engine.write(writes, sync=False)
+    start, end, found = b"", None, list[bytes]()
+    while True:
+        page = versions.scan(
+            engine, start, end, NOW, pairs_max=10, bytes_max=1000, reverse=reverse,
+            steps_max=steps_max,
+        )  # fmt: skip
+        found += [key for key, _ in page.pairs]
+        if page.resume is None:
+            break
+        assert page.resume != (end if reverse else start), "it goes on"
+        start, end = (start, page.resume) if reverse else (page.resume, end)  # type: ignore[assignment]
+    assert found == (expected[::-1] if reverse else expected)
