@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import postroom
 from postroom.backup import restore, verify
 from postroom.backup.folder import PartFile
 from postroom.client.sync_parts import Restore
+from postroom.errors import CommitUnknown
+from tests.backup.moves import CUTS, check_moves, check_restored, move, total
 from tests.client.images import Workload, read
 from tests.cluster.harness import ClusterProcesses, cluster
 
@@ -90,3 +93,41 @@ def test_a_restore_into_three_nodes_goes_on_when_the_leader_is_killed(
         assert read(db)[1] == found
         killed[0].restart()
         db.put(b"new", b"1")
+
+
+def test_ranges_that_several_nodes_lead_are_backed_up_at_one_moment(
+    three: ClusterProcesses, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    with three.connect() as db, three.connect() as other:
+        spread(db)
+
+        def work(own: bytes) -> None:
+            while not stop.is_set():
+                with contextlib.suppress(CommitUnknown):  # each move is whole, or not there
+                    other.run(lambda tx: move(tx, own))
+
+        workers = [threading.Thread(target=work, args=(b"%d" % own,)) for own in range(3)]
+        for worker in workers:
+            worker.start()
+        try:
+            while not total(db, b"n"):
+                pass
+            db.backup(tmp_path / "full")
+            db.split(b"n1")
+            db.backup(tmp_path / "one", since=tmp_path / "full")
+        finally:
+            stop.set()
+            for worker in workers:
+                worker.join()
+        moved = check_moves(db)
+    found = [check_restored(tmp_path / name) for name in ("full", "one")]
+    assert 0 < found[0] <= found[1] <= moved
+
+
+def spread(db: postroom.Database) -> None:
+    """Split a store into three ranges, and have each node lead one."""
+    nodes = [each.node_id for each in db.status().nodes]
+    ids = [1, *(db.split(cut).id for cut in CUTS)]
+    for range_id, node_id in zip(ids, nodes, strict=True):
+        db.move_lease(range_id, node_id)

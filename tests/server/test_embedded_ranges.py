@@ -21,12 +21,12 @@ from postroom.errors import Invalid, TransactionConflict
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import SPLITS_DURING_CALL_MAX
+from postroom.messaging.bulk_requests import ScanRecords
 from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges
-from postroom.ranges.partitions import ReadPartitions
 from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put
 from postroom.ranges.transactions.coordinator import Coordinator
 from postroom.server.assembly import NodeOptions
@@ -142,7 +142,7 @@ def test_tasks_use_all_ranges_and_list_them() -> None:
             values = await _answer(driver, GetMany([b"z", b"b", b"m"], 0))
             assert values.values == [b"z", None, b"m"]
             with pytest.raises(Invalid, match="2 ranges"):
-                await _answer(driver, ReadPartitions(b"a", b"n", 2))
+                await _answer(driver, ScanRecords("data", b"a", b"n", 0))
 
     asyncio.run(run())
 
