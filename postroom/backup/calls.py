@@ -24,8 +24,8 @@ class BackupCalls:
     ) -> BackupResult:
         """Back up the store as it is now, while it is in use.
 
-        The backup has values, inboxes, outboxes, dead letters, sums, queues, schedules and
-        counters, at one timestamp. It does not have older versions. ``postroom restore`` makes a
+        The backup has values, inboxes, outboxes, dead letters, sums, queues, schedules, counters
+        and grants, at one timestamp. It does not have older versions. ``postroom restore`` makes a
         store of it.
 
         Args:

@@ -1,7 +1,7 @@
 """The pace of a backup: a limit of bytes in a second, and a share of the store's time.
 
 While others write, a backup sleeps nine times as long as it works. While nobody does, it does not
-sleep. Others are seen by the entries of the log, of which a backup makes none.
+sleep. Others are seen by the entries of the logs, of which a backup makes none.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Pace:
 
     Args:
         sender: its clock, and its sleep.
-        last_entry: returns the number of the last entry of the log.
+        entries: returns the number of entries in the logs.
         rate: the bytes that it reads in a second at most; ``None``: no limit.
     """
 
     def __init__(
-        self, sender: Sender, last_entry: Callable[[], Awaitable[int]], rate: int | None
+        self, sender: Sender, entries: Callable[[], Awaitable[int]], rate: int | None
     ) -> None:
         self._sender = sender
-        self._last_entry = last_entry
+        self._entries = entries
         self._rate = rate
         self._looked_at = float("-inf")
-        self._entry = 0
+        self._known = 0
         self._is_busy = False
         self._began = self._resumed = sender.monotonic()
         self._bytes = 0
@@ -54,8 +54,8 @@ class Pace:
         self._resumed = self._sender.monotonic()
 
     async def _look(self, now: float) -> None:
-        entry = await self._last_entry()
+        entries = await self._entries()
         if self._looked_at >= 0:
-            rate = (entry - self._entry) / (now - self._looked_at)
+            rate = (entries - self._known) / (now - self._looked_at)
             self._is_busy = rate >= _BUSY_ENTRIES_A_SECOND
-        self._looked_at, self._entry = now, entry
+        self._looked_at, self._known = now, entries

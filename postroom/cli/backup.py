@@ -10,12 +10,11 @@ import typer
 
 from postroom import backup as backups
 from postroom.backup.manifest import time_of
-from postroom.cli.options import AsJson, StoreOptions, on_a_store
+from postroom.cli.options import AsJson, Folder, StoreOptions, on_a_store
 from postroom.cli.output import as_bytes, print_json, print_line
 from postroom.cli.spark import progress_shown
 from postroom.counted import counted
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 _Since = Annotated[
     Path | None,
     typer.Option(

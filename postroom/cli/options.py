@@ -44,6 +44,7 @@ _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 Value = Annotated[
     str, typer.Argument(metavar="VALUE", show_default=False, help="- reads standard input.")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from postroom.backup.manifest import time_of
-from postroom.cli.options import AsJson
+from postroom.cli.options import AsJson, Folder
 from postroom.cli.output import print_json, print_line
 from postroom.counted import counted
 from postroom.kv.clock import LOGICAL_BITS, SystemClock
 from postroom.server import recovery
 
-_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 _Force = Annotated[
     bool, typer.Option("--force", help="Make the folder a cluster of one, and give up the others.")
 ]
@@ -22,7 +20,7 @@ _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before that.")]
 
 
 def recover(
-    folder: _Folder, force: _Force = False, yes: _Yes = False, as_json: AsJson = False
+    folder: Folder, force: _Force = False, yes: _Yes = False, as_json: AsJson = False
 ) -> None:
     """Tell what the node in FOLDER has, when a cluster has lost its majority for good.
 

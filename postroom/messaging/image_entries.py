@@ -20,6 +20,7 @@ outbox          entries that wait to be delivered or carried out
 dead_letters    entries that could not be delivered or carried out
 staging         the last batches of queries, and rows that are staged
 counters        the numbers of all messages by fate; the same for each queue
+access          the grants
 ==============  ========================================================================
 
 An image leaves out older versions, reaped messages, lists of garbage, COMMIT records, leases of
@@ -41,6 +42,8 @@ import msgspec
 from postroom.errors import Invalid, shorten
 from postroom.kv import keys, versions
 from postroom.limits import (
+    GRANTS_BYTES_MAX,
+    GRANTS_MAX,
     KEY_BYTES_MAX,
     METRICS_PER_PREFIX_MAX,
     RESTORED_HELD_MAX,
@@ -66,14 +69,17 @@ from postroom.messaging.requests import (
     Executable,
     InboxIndexEntry,
 )
+from postroom.ranges.access import Grant
+from postroom.ranges.rights import EVERY_VERB
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
 
 DATA: Final = "data"
 INBOX: Final = "inbox"
 INBOX_INDEX: Final = "inbox_index"
+ACCESS: Final = "access"
 TABLES: Final = (
     DATA, INBOX, INBOX_INDEX, "accounting", "queue", "queue_index", "outbox", "dead_letters",
-    "staging", "counters",
+    "staging", "counters", "access",
 )  # fmt: skip
 
 _STAMP: Final = 8
@@ -89,6 +95,8 @@ It raises ``ValueError`` if the entry is not valid.
 """
 
 _COUNTERS: Final = b"messages"
+_ACCESS: Final = b"access"
+_ACCESS_NAME: Final = keys.RANGE + keys.RECORD + _ACCESS
 COUNTERS_NAME: Final = keys.RANGE + keys.RECORD + _COUNTERS
 """The name of the counters of messages. A range has them in its applied record."""
 _APPLIED_NAME: Final = keys.RANGE + keys.RECORD + APPLIED_RECORD.encode()
@@ -125,9 +133,10 @@ def table_of(name: bytes) -> str | None:
     if space != keys.RANGE:
         return None
     kind = name[_KIND : _KIND + 1]
-    if kind == keys.RECORD and not _is_counters(name[_KIND + 1 :]):
-        return None
-    if kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] not in _STAGED:
+    if name == _ACCESS_NAME:
+        return ACCESS
+    is_other_record = kind == keys.RECORD and not _is_counters(name[_KIND + 1 :])
+    if is_other_record or (kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] not in _STAGED):
         return None
     return _OF_RANGE.get(kind, _NO_TABLE)[0]
 
@@ -292,7 +301,16 @@ def _pointer(rest: bytes, stored: bytes, until: bytes) -> None:
         raise ValueError("it points to no key")
 
 
-def _counters(rest: bytes, stored: bytes, until: bytes) -> None:
+def _record(rest: bytes, stored: bytes, until: bytes) -> None:
+    if rest != _ACCESS:
+        _counters(rest, stored)
+    elif len(stored) > GRANTS_BYTES_MAX or not all(
+        each.name and 0 < each.granted <= int(EVERY_VERB) for each in _grants.decode(stored)
+    ):
+        raise ValueError("it has no grants, or too many")
+
+
+def _counters(rest: bytes, stored: bytes) -> None:
     if rest == NUMBER_RECORD.encode():
         _has_bytes(stored, 4)
         return
@@ -351,6 +369,9 @@ _winners: Final = msgspec.msgpack.Decoder(
 _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
+_grants: Final = msgspec.msgpack.Decoder(
+    Annotated[list[Grant], msgspec.Meta(max_length=GRANTS_MAX)]
+)
 _counted: Final = msgspec.msgpack.Decoder(Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(QueueCounts)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
@@ -391,7 +412,7 @@ _OF_RANGE: Final[dict[bytes, tuple[str, Check]]] = {
     keys.DELIVERABLE: ("outbox", _in_outbox(Deliverable)),
     keys.EXECUTABLE: ("outbox", _in_outbox(Executable)),
     keys.DEAD_LETTER: ("dead_letters", _decoded(DeadLetterRecord, MESSAGE_ID_BYTES, 0)),
-    keys.RECORD: ("counters", _counters),
+    keys.RECORD: ("counters", _record),
     keys.QUEUES: ("queue_index", _queues),
     keys.STAGING: ("staging", _staging),
 }

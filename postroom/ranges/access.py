@@ -331,6 +331,6 @@ def _write(ctx: Evaluation, grants: dict[_Target, int], by: str, action: str, wh
             f"the grants would take more than {GRANTS_BYTES_MAX:,} bytes; nothing was changed: "
             "revoke some, or grant shorter prefixes"
         )
-    ctx.writes[ACCESS_KEY] = packed
+    ctx.writes[ACCESS_KEY] = packed if grants else None
     ctx.grow(len(packed))
     audit.add_change(ctx, by, action, what)

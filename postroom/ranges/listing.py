@@ -37,6 +37,7 @@ class RangeInfo(msgspec.Struct, frozen=True, array_like=True):
         leader: the node that leads it.
         copies: the nodes that have a copy, in order.
         splitting: whether a split of it is being prepared.
+        applied_index: the number of the last entry of its log that has taken effect.
     """
 
     id: int
@@ -47,6 +48,7 @@ class RangeInfo(msgspec.Struct, frozen=True, array_like=True):
     leader: int
     copies: tuple[int, ...]
     splitting: bool = False
+    applied_index: int = 0
 
 
 class ListRanges(NeedsEverything, ConcernsSpan, Read, frozen=True, tag="list_ranges"):
@@ -102,4 +104,5 @@ class RangeListing:
             self._node_id,
             tuple(sorted(map(int, {*group.members, *group.learners}))),
             self.splitting(),
+            group.applied_index,
         )

@@ -212,3 +212,32 @@ def test_a_cancelled_backup_is_none_and_the_next_run_makes_it(tmp_path: Path) ->
 
     asyncio.run(cancel())
     assert is_sound(tmp_path / "full")
+
+
+def test_a_restored_store_has_the_grants(tmp_path: Path) -> None:
+    with postroom.open(":memory:") as db:
+        db.access.grant("shop", "read,write", b"shop/")
+        db.access.grant("boss", "admin")
+        grants = db.access.grants()
+        db.backup(tmp_path / "full")
+        db.access.revoke("shop")
+        db.backup(tmp_path / "since", since=tmp_path / "full")
+    for folder, names in (("full", {"boss", "shop"}), ("since", {"boss"})):
+        verify(tmp_path / folder)
+        with postroom.open(":memory:") as other:
+            restore(other, tmp_path / folder)
+            assert other.access.grants() == [each for each in grants if each.name in names]
+
+
+def test_a_store_with_grants_takes_no_backup_until_they_are_revoked(tmp_path: Path) -> None:
+    with postroom.open(":memory:") as db:
+        db.access.grant("boss", "admin")
+        db.backup(tmp_path / "full")
+    with postroom.open(":memory:") as other:
+        other.access.grant("other", "read")
+        with pytest.raises(Invalid, match="not empty"):
+            restore(other, tmp_path / "full")
+        assert [each.name for each in other.access.grants()] == ["other"]
+        other.access.revoke("other")
+        restore(other, tmp_path / "full")
+        assert [each.name for each in other.access.grants()] == ["boss"]
