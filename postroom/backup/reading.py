@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Final, NamedTuple
 
 import msgspec
@@ -82,18 +82,16 @@ class StoreReader:
 
     async def of_no_key(self) -> AsyncGenerator[ReadEntries]:
         """Iterate over the entries that belong to no key, of all ranges."""
-        pieces = [RangePiece("range_image", each.start, None) for each in self._ranges]
-        if len(pieces) == 1:
-            async for page in self._read(pieces[0]):
+        images = [self._read(RangePiece("range_image", each.start, None)) for each in self._ranges]
+        if len(images) > 1:
+            taken = await self._taken()
+            images = [
+                _without_taken(image, Transit(each.id, taken))
+                for image, each in zip(images, self._ranges, strict=True)
+            ]
+        async with aclosing(_joined(images)) as pages:
+            async for page in pages:
                 yield page
-            return
-        taken = await self._taken()
-        streams = [
-            self._without_taken(piece, Transit(each.id, taken))
-            for piece, each in zip(pieces, self._ranges, strict=True)
-        ]
-        async for page in _merged(streams):
-            yield page
 
     async def of_keys(self, start: bytes, end: bytes | None) -> AsyncGenerator[ReadEntries]:
         """Iterate over the entries of the keys of a span."""
@@ -101,11 +99,12 @@ class StoreReader:
         for _ in range(SPLITS_DURING_CALL_MAX):
             pieces = await self._pieces(start, end)
             try:
-                async for page in self._of_pieces(pieces):
-                    left = _after(page, last)
-                    if left.entries[0]:
-                        last = left.entries[0][-1]
-                        yield left
+                async with aclosing(_joined([self._read(piece) for piece in pieces])) as pages:
+                    async for page in pages:
+                        left = _after(page, last)
+                        if left.entries[0]:
+                            last = left.entries[0][-1]
+                            yield left
                 return
             except Invalid:
                 if await self._pieces(start, end) == pieces:
@@ -119,23 +118,11 @@ class StoreReader:
             for each in await self._db.ranges(start, end)
         ]
 
-    async def _of_pieces(self, pieces: list[RangePiece]) -> AsyncGenerator[ReadEntries]:
-        streams = [self._read(piece) for piece in pieces]
-        async for page in streams[0] if len(streams) == 1 else _merged(streams):
-            yield page
-
     async def _read(self, piece: RangePiece) -> AsyncGenerator[ReadEntries]:
         pages = self._bulk.scan(*piece, at=self._at)
         async with aclosing(pages):
             async for page in pages:
                 yield _page(page)
-
-    async def _without_taken(
-        self, piece: RangePiece, transit: Transit
-    ) -> AsyncGenerator[ReadEntries]:
-        async for page in self._read(piece):
-            if page.entries[0]:
-                yield ReadEntries(transit.of(page.entries), None, page.size)
 
     async def _taken(self) -> StoreMarks:
         found = StoreMarks()
@@ -151,6 +138,15 @@ def _page(page: RecordsPage) -> ReadEntries:
     return ReadEntries(entries, block, sum(len(column.data) for column in page.columns.values()))
 
 
+async def _without_taken(
+    pages: AsyncGenerator[ReadEntries], transit: Transit
+) -> AsyncGenerator[ReadEntries]:
+    async with aclosing(pages):
+        async for page in pages:
+            if page.entries[0]:
+                yield ReadEntries(transit.of(page.entries), None, page.size)
+
+
 def _after(page: ReadEntries, last: bytes) -> ReadEntries:
     """Return the entries of a page whose names are after ``last``."""
     names, stored = page.entries
@@ -160,21 +156,35 @@ def _after(page: ReadEntries, last: bytes) -> ReadEntries:
     return ReadEntries((names[first:], stored[first:]), None, page.size)
 
 
+def _joined(streams: Sequence[AsyncGenerator[ReadEntries]]) -> AsyncGenerator[ReadEntries]:
+    """Return the entries of ranges in the order of names; those of one range as they come."""
+    return streams[0] if len(streams) == 1 else _merged(streams)
+
+
 async def _merged(streams: Sequence[AsyncGenerator[ReadEntries]]) -> AsyncGenerator[ReadEntries]:
-    """Iterate over the entries of several ranges in the order of names."""
     live = {stream: EntryStream(iter(())) for stream in streams}
-    while live:
-        size = 0
-        for stream, waiting in list(live.items()):
-            while not waiting.fill():
-                page = await anext(stream, None)
-                if page is None:
-                    del live[stream]
-                    break
-                size += page.size
-                waiting.put(page.entries)
-        if live:
-            yield ReadEntries(_taken([*live.values()]), None, size)
+    async with AsyncExitStack() as stack:
+        for stream in streams:
+            await stack.enter_async_context(aclosing(stream))
+        while live:
+            size = sum([await _fill(stream, live) for stream in list(live)])
+            if live:
+                yield ReadEntries(_taken([*live.values()]), None, size)
+
+
+async def _fill(
+    stream: AsyncGenerator[ReadEntries], live: dict[AsyncGenerator[ReadEntries], EntryStream]
+) -> int:
+    """Read pages until something waits, or the stream has ended; return the bytes read."""
+    size, waiting = 0, live[stream]
+    while not waiting.fill():
+        page = await anext(stream, None)
+        if page is None:
+            del live[stream]
+            break
+        size += page.size
+        waiting.put(page.entries)
+    return size
 
 
 def _taken(streams: list[EntryStream]) -> Entries:

@@ -8,6 +8,8 @@ import postroom
 from postroom.backup import restore, verify
 from postroom.ranges.requests import Increment
 
+MOVES_MAX = 3000
+"""The moves of each of three threads, at most: an inbox is peeked at as a whole."""
 CUTS = (b"m", b"t")
 
 

@@ -16,7 +16,7 @@ from postroom.client.bulk import Bulk
 from postroom.messaging.handover.sending import SendingService
 from postroom.ranges.requests import DeleteRange
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
-from tests.backup.moves import check_moves, check_restored, move, split_store, total
+from tests.backup.moves import MOVES_MAX, check_moves, check_restored, move, split_store, total
 from tests.backup.places import entries
 from tests.client.stores import Store
 from tests.server.splitting import split
@@ -27,8 +27,9 @@ def test_a_backup_of_several_ranges_shows_one_moment_while_others_write(tmp_path
     with split_store() as db:
 
         def work(own: bytes) -> None:
-            while not stop.is_set():
-                db.run(lambda tx: move(tx, own))
+            for _ in range(MOVES_MAX):
+                if not stop.is_set():
+                    db.run(lambda tx: move(tx, own))
 
         workers = [threading.Thread(target=work, args=(b"%d" % own,)) for own in range(3)]
         for worker in workers:

@@ -20,6 +20,7 @@ def test_a_store_that_was_never_split_is_listed_as_one_range(tmp_path: Path) -> 
     store = ("--path", str(tmp_path / "store"))
     (listed,) = records("range", "list", *store)
     assert listed.pop("size_bytes") > 0
+    assert listed.pop("applied_index") > 0
     assert listed == {
         "id": 1, "start": "", "end": None, "generation": 1, "leader": 1, "copies": [1],
         "splitting": False,

@@ -15,7 +15,7 @@ from postroom.backup import restore, verify
 from postroom.backup.folder import PartFile
 from postroom.client.sync_parts import Restore
 from postroom.errors import CommitUnknown
-from tests.backup.moves import CUTS, check_moves, check_restored, move, total
+from tests.backup.moves import CUTS, MOVES_MAX, check_moves, check_restored, move, total
 from tests.client.images import Workload, read
 from tests.cluster.harness import ClusterProcesses, cluster
 
@@ -103,9 +103,10 @@ def test_ranges_that_several_nodes_lead_are_backed_up_at_one_moment(
         spread(db)
 
         def work(own: bytes) -> None:
-            while not stop.is_set():
+            for _ in range(MOVES_MAX):
                 with contextlib.suppress(CommitUnknown):  # each move is whole, or not there
-                    other.run(lambda tx: move(tx, own))
+                    if not stop.is_set():
+                        other.run(lambda tx: move(tx, own))
 
         workers = [threading.Thread(target=work, args=(b"%d" % own,)) for own in range(3)]
         for worker in workers:
