@@ -10,13 +10,16 @@ from typing import Final
 
 from postroom.client.sender import Sender, post, present
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
-from postroom.kv.clock import from_milliseconds
+from postroom.kv.clock import from_seconds
+from postroom.limits import WHOLE_AHEAD_SECONDS_MAX
 from postroom.ranges.listing import ListRanges
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 
-_AHEAD_MILLISECONDS: Final = (5, 20, 50, 100, 200, 400, 800, 1600)
-"""The leads of the timestamps that are tried: a try is in vain if a range is busy all the time."""
+_TRIES: Final = 8
+_ROUNDS: Final = 6
+"""The rounds to the ranges that a try takes, about, until all of them are protected."""
+_AHEAD_SECONDS_MIN: Final = 0.005
 
 
 async def protect_whole(sender: Sender) -> int:
@@ -31,8 +34,11 @@ async def protect_whole(sender: Sender) -> int:
     except Invalid:
         if len(await sender.send(ListRanges(b"", None))) == 1:
             raise
-    for ahead in _AHEAD_MILLISECONDS:
-        at = await present(sender) + from_milliseconds(ahead)
+    for number in range(_TRIES):
+        began = sender.monotonic()
+        now = await present(sender)
+        rounds = max(_ROUNDS * (sender.monotonic() - began), _AHEAD_SECONDS_MIN)
+        at = now + from_seconds(min(rounds * 2**number, WHOLE_AHEAD_SECONDS_MAX / 2))
         try:
             await sender.send(BeStill(at))
             await sender.send(ProtectWhole(at))
@@ -43,7 +49,7 @@ async def protect_whole(sender: Sender) -> int:
             release_whole(sender, at)
             raise
     raise Unavailable(
-        f"{len(_AHEAD_MILLISECONDS)} times a range had transactions under way when all ranges were "
+        f"{_TRIES} times a range had transactions under way when all ranges were "
         "to be protected as a whole; nothing was protected: try again when there are fewer"
     )
 
