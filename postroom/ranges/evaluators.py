@@ -302,6 +302,11 @@ class RangeReads:
         self._locks.clear()
         self._protections.clear()
 
+    def end(self) -> None:
+        """Forget everything, with the snapshots of the range: the lease has ended."""
+        self.forget()
+        self._protections.drop()
+
     def given_up(self, request: object) -> None:
         """Note that a request waits for its lock no more."""
         if isinstance(request, GetForUpdate | Lock):

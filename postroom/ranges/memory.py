@@ -190,7 +190,7 @@ class LeaseMemory:
     def end(self) -> None:
         """Forget everything: the lease is over, or the node stops."""
         self.holders.clear()
-        self.reads.forget()
+        self.reads.end()
         self.commit_waits.clear()
         self.intents.clear()
         self.keeper.end_lease()

@@ -205,6 +205,15 @@ class Protections:
             if self._range_id in each.snapshots:
                 each.snapshots[right_id] = each.snapshots[self._range_id]
 
+    def drop(self) -> None:
+        """Close the snapshots of this range: another leaseholder may commit below them."""
+        for timestamp, whole in [*self._whole.items()]:
+            snapshot = whole.snapshots.pop(self._range_id, None)
+            if snapshot is not None and snapshot not in whole.snapshots.values():
+                snapshot.close()
+            if not whole.snapshots:
+                del self._whole[timestamp]
+
     def _close(self, timestamp: int) -> None:
         self._whole.pop(timestamp).close()
 

@@ -213,6 +213,18 @@ def test_a_moment_far_ahead_is_refused(nodes: ThreeNodes) -> None:
     assert client.ask(Now()) < before + from_seconds(10.0)
 
 
+def test_the_snapshot_of_a_range_ends_with_its_lease(nodes: ThreeNodes) -> None:
+    client = DatabaseOverStreams(nodes)
+    hold = client.db.hold(whole=True)
+    at = int(client.run(hold.__aenter__()))
+    nodes.lead(2, 3)
+    nodes.lead(2, 2)
+    with pytest.raises(SnapshotTooOld, match="another leader"):
+        stored_then(nodes, 2, at)
+    assert stored_then(nodes, 1, at)
+    assert whole_timestamps(nodes)[:2] == [1, 0]
+
+
 def test_snapshots_are_closed_when_their_client_has_vanished(nodes: ThreeNodes) -> None:
     client = DatabaseOverStreams(nodes)
     hold = client.db.hold(whole=True)
