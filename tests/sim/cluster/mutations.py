@@ -149,7 +149,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(upkeep.wakes_nobody, 100),
     Mutation(upkeep.nobody_reads_on, 100),
     Mutation(upkeep.collector_ends, 100, EMBEDDED),
-    Mutation(clocks.timestamps_stand, 100, EMBEDDED),
+    Mutation(clocks.timestamps_stand, 300, EMBEDDED, known=113),
     Mutation(queues.acknowledges_whoever_asks, 1, SCHEDULE, schedules.attempt_that_was_overtaken),
     Mutation(queues.leases_run_out_early, 300, EMBEDDED),
     Mutation(queues.fires_before_its_time, 100, EMBEDDED),
