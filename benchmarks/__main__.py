@@ -25,6 +25,7 @@ import benchmarks.growth
 import benchmarks.idle
 import benchmarks.latencies
 import benchmarks.messages
+import benchmarks.metrics
 import benchmarks.opening
 import benchmarks.pages
 import benchmarks.queues

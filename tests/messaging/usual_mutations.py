@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from postroom.messaging import setup, usual
 from tests.messaging.test_usual_way import Both, Step, play_all, steps
 
-HISTORIES_MAX: Final = 300
+HISTORIES_MAX: Final = 6000
 NOTHING: Final = "pass"
 
 MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
