@@ -186,7 +186,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         SCHEDULE,
         range_schedules.write_between_two_reads,
     ),
-    Mutation(spanning.ranges_hear_of_no_commit, 100, EMBEDDED_RANGES, known=40),
+    Mutation(spanning.ranges_hear_of_no_commit, 300, EMBEDDED_RANGES, known=181),
     Mutation(handing_over.no_marks, 100, EMBEDDED_RANGES),
     Mutation(
         handing_over.marks_are_forgotten_at_a_split,

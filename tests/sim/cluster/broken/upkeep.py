@@ -147,7 +147,7 @@ def collector_ends() -> Patch:
     """End a service after its first round."""
 
     async def run(self: Collector) -> None:
-        await self.sleep(self.interval_seconds)
+        await self.sleep(self.interval_seconds())
 
     return Collector, "run", run
 
