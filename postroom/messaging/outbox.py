@@ -37,7 +37,7 @@ import msgspec
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import HEADERS_BYTES_PER_STEP, PROPOSAL_BYTES_MAX
+from postroom.limits import HANDED_OVER_MAX, HEADERS_BYTES_PER_STEP, PROPOSAL_BYTES_MAX
 from postroom.messaging import due as times
 from postroom.messaging.counters import Conservation
 from postroom.messaging.handover.outgoing import Outgoing
@@ -265,7 +265,8 @@ class Outbox:
             return False
         if not getattr(self._conservation.applied, self.pending):
             return True
-        return next(self._due(view, view.now), None) is None
+        # Updates that were received together are due one after the other.
+        return next(self._due(view, view.now + HANDED_OVER_MAX), None) is None
 
     def recipients_due(self, ctx: Evaluation, entries_max: int) -> set[bytes] | None:
         """Return the recipients of the due messages; `None`: more than ``entries_max`` are due."""

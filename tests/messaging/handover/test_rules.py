@@ -315,6 +315,23 @@ def test_received_updates_that_have_to_wait_keep_their_order(cut_at_metrics: Ran
     assert outcome(second, Get(b"b/written")).value == b"1"
 
 
+def test_a_range_is_not_quiet_while_received_updates_wait(
+    ranges: Ranges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = ranges.members
+    for number in range(100):
+        ranges.commit(first, EnqueueUpdate(Put(b"p%03d" % number, b"1")))
+    first.step()
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 64)  # some are left for later
+    deliver_all(ranges)
+    assert second.counters().pending_updates > 0
+    asked = second.store.ask(AwaitQuiet())
+    assert not asked.answers
+    for _ in range(3):
+        ranges.pass_time(1.0)
+    assert asked.answers == [(None, None)]
+
+
 def test_updates_that_come_back_to_their_range_are_carried_out_there(
     cut_at_metrics: Ranges,
 ) -> None:
