@@ -118,6 +118,8 @@ class CommitWaits:
         request = call.request
         self._forget_reader(request)
         self._waiting.park(call, token)
+        if self._waiting.is_looked_at_later(call):
+            return  # it has left another line, and this one is free since: it is evaluated
         if isinstance(token, bytes) and _is_among_few(token, request):
             if self._has_lost(request, token):
                 self.refuse(call, _lost(token))

@@ -23,6 +23,7 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
+from postroom.ranges.waiting import Waiting
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange, node_of
 from tests.sim.waiting_rules import check_lines
 
@@ -63,6 +64,29 @@ def test_a_wounded_request_is_answered_once_if_it_waits_for_the_lease_too() -> N
     ((_, error),) = wounded.answers
     assert isinstance(error, TransactionConflict)
     assert not one_range.replica.sizes()["lock waits"]
+
+
+def test_a_commit_that_is_free_when_it_changes_lines_is_answered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever comes first in the line that it leaves may free the key for which it waits then."""
+    one_range = OneRange()
+    commit_waits = one_range.replica.commit_waits
+    park = commit_waits._waiting.park
+
+    def park_and_free(call: Asked, token: object) -> None:
+        park(call, token)
+        monkeypatch.undo()
+        one_range.replica.release_locks(HOLDER)
+
+    one_range.ask(_commit(Put(b"k", b"newer"), HOLDER))
+    one_range.ask(Lock([b"k"], [], HOLDER, 60.0, BEGAN))
+    monkeypatch.setattr(Waiting, "park", lambda _, *told: park_and_free(*told))
+    commit = one_range.ask(
+        CommitTransaction(b"c" * 16, BEGAN, 60.0, BEGAN, b"k", [b"k"], [], [Put(b"k", b"late")])
+    )
+    ((_, error),) = commit.answers
+    assert isinstance(error, TransactionConflict)
 
 
 @pytest.mark.parametrize("write", [Put(b"k", b"new"), DeleteRange(b"k", b"k\0", 0)])

@@ -18,6 +18,7 @@ from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Unprotect
+from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 
 if TYPE_CHECKING:
     from tests.sim.cluster.embedded import EmbeddedStore
@@ -173,6 +174,7 @@ class LocalProcess(ClientSender):
     def __init__(self, world: EmbeddedStore, randomness: Random) -> None:
         super().__init__(world, randomness)
         self.protected: Counter[int] = Counter()
+        self.wholes: Counter[int] = Counter()
         self.next_id = TransactionIds(randomness.randbytes(8))
 
     async def connect(self) -> None:
@@ -183,6 +185,10 @@ class LocalProcess(ClientSender):
         self._require_alive()
         if isinstance(request, Unprotect):
             self.protected[request.timestamp] -= 1
+        elif isinstance(request, ProtectWhole):
+            self.wholes[request.at] = 1
+        elif isinstance(request, ReleaseWhole):
+            self.wholes[request.at] = 0
         answer = Answer(self, request, timeout_seconds)
         self.world.send(answer)
         if timeout_seconds is not None and not answer.done:

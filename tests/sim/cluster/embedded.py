@@ -25,6 +25,7 @@ from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.raft.interface import NoPeers
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.ranges.whole_protections import ReleaseWhole
 from postroom.server.assembly import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.clock import MachineClock
@@ -120,10 +121,15 @@ class EmbeddedStore(Cluster):
         sender = database._sender
         assert isinstance(sender, LocalProcess)
         for answer in list(self._outstanding):
-            if answer.sender is sender:
+            if answer.sender is sender and type(answer.request) not in {Unprotect, ReleaseWhole}:
                 self._cancel(answer)
+        for answer in list(self._on_their_way):
+            if answer.sender is sender and getattr(answer.request, "wait", False):
+                del self._on_their_way[answer]
         for moment in (+sender.protected).elements():
             self._carry(Answer(sender, Unprotect(moment)))
+        for moment in (+sender.wholes).elements():
+            self._carry(Answer(sender, ReleaseWhole(moment)))
 
     def forget_dead(self) -> None:
         """Let so much time pass that transactions of dead clients are over."""
