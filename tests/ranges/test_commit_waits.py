@@ -69,7 +69,7 @@ def test_a_wounded_request_is_answered_once_if_it_waits_for_the_lease_too() -> N
 def test_a_commit_that_is_free_when_it_changes_lines_is_answered_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever comes first in the line that it leaves may free the key for which it waits then."""
+    """The first one in the line that it leaves may free the key for which it waits then."""
     one_range = OneRange()
     commit_waits = one_range.replica.commit_waits
     park = commit_waits._waiting.park

@@ -322,7 +322,7 @@ def test_a_range_is_not_quiet_while_received_updates_wait(
     for number in range(100):
         ranges.commit(first, EnqueueUpdate(Put(b"p%03d" % number, b"1")))
     first.step()
-    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 64)  # some are left for later
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 64)  # it leaves some for later
     deliver_all(ranges)
     assert second.counters().pending_updates > 0
     asked = second.store.ask(AwaitQuiet())
