@@ -69,8 +69,9 @@ class GarbageLists:
     def restart(self, stored: Reader) -> None:
         """Begin with a new lease."""
         self._from = self._prefix
-        self._has_lists = next(iter(stored.iterate(self._prefix, self._end)), None) is not None
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
+        left = self._prefix + keys.u64(self._protections.collected)  # behind deleted lists
+        self._has_lists = next(iter(stored.iterate(left, self._end)), None) is not None
         if self._is_root and (news := read_news(stored)) is not None:
             self._protections.inherited = news.oldest
         self._sweep.restart(stored)
