@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,16 +87,21 @@ def test_an_alarm_that_is_set_again_before_the_loop_has_seen_it_rings_once() -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has timers that are files")
-def test_an_alarm_leaves_no_file_open() -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
+def test_an_alarm_that_is_cancelled_closes_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    close = os.close
+
+    def note(file: int) -> None:
+        closed.append(file)
+        close(file)
 
     async def run() -> None:
-        before = files()
-        for _ in range(10):
-            create_alarm(asyncio.get_running_loop(), lambda: None).cancel()
-        assert files() == before
+        alarm = FileAlarm(asyncio.get_running_loop(), lambda: None)
+        alarm.cancel()
+        alarm.cancel()
+        assert closed.count(alarm._file) == 1
 
+    monkeypatch.setattr(os, "close", note)
     asyncio.run(run())
 
 
