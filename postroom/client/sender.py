@@ -131,8 +131,7 @@ def given_back(
     if not claimed.messages:
         return None
     attempts = [
-        Attempt(each.key, each.kind, each.id, each.epoch, fired_at=each.fired_at)
-        for each in claimed.messages
+        Attempt(*each.locator, each.epoch, fired_at=each.fired_at) for each in claimed.messages
     ]
     write = RejectMessages(request.queue, attempts, delay=0.0, uncounted=True)
     return CommitTransaction(

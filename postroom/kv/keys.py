@@ -56,9 +56,9 @@ Nothing else in the project composes engine keys.
                    06 <key> 04 ~timestamp [<id>] [01]       reaped: what left the inbox, and when;
                                                             01: it was postponed, or died
                    06 <key> 05                              accounting: metric sums of the key
-                   06 <key> 06 queue <kind> id              queue message: payload, and what it is
-                   06 <key> 07 queue <kind> id              its state, if it is not what it began as
-                   06 <id> 08 queue <kind>                  the key of this id, if another
+                   06 <home> 06 queue <kind> id             queue message: payload, and what it is
+                   06 <home> 07 queue <kind> id             its state, if it is not what it began as
+                   06 <id> 08 queue <kind>                  the home of this id, if another
                    06 <key> 09 <id>                         postponed, and holds up its inbox: where
                    06 <key> 0A                              accounting: of 05, what was added here
 
@@ -375,7 +375,7 @@ def posted_key(key: bytes) -> bytes:
 
 
 def queue_message_infix(suffix: bytes, queue: bytes, kind: bytes) -> bytes:
-    """Return the infix between key and id in the engine key of a queue's message.
+    """Return the infix between home and id in the engine key of a queue's message.
 
     ``suffix`` tells whether it is that of the body or of the state; ``queue`` is the number of the
     queue (4 bytes).
@@ -383,9 +383,9 @@ def queue_message_infix(suffix: bytes, queue: bytes, kind: bytes) -> bytes:
     return END_OF_KEY + suffix + queue + escape(kind)
 
 
-def queue_message_key(key: bytes, infix: bytes, id_: bytes) -> bytes:
+def queue_message_key(home: bytes, infix: bytes, id_: bytes) -> bytes:
     """Return the engine key of the body or the state of a message."""
-    return DATA + key.replace(b"\x00", b"\x00\xff") + infix + id_
+    return DATA + home.replace(b"\x00", b"\x00\xff") + infix + id_
 
 
 def queue_pointer_prefix(id_: bytes, queue: bytes) -> bytes:

@@ -444,7 +444,7 @@ def _places_in_queue(
             said = (
                 "archived" if subspace == keys.ARCHIVED else _IN_LISTS.get(each.status, "unknown")
             )
-            yield said, each.key, each.kind, each.id, each.seq, "", 1
+            yield said, each.home, each.kind, each.id, each.seq, "", 1
 
 
 def _beside(scope: ScanScope) -> Iterator[Found]:

@@ -51,6 +51,7 @@ from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import read_mail, stored_mail
 from postroom.messaging.outbox import ENTRY_BYTES, Outboxes, Parcel
 from postroom.messaging.queues import records
+from postroom.messaging.queues.enqueueing import is_there
 from postroom.messaging.queues.manager import Note, note_ready
 from postroom.messaging.queues.places import held_together
 from postroom.messaging.queues.range_queues import RangeQueues
@@ -466,12 +467,12 @@ class UsualBatch:
         )  # fmt: skip
         key, kind, id_, priority = write.key, write.kind, write.id, write.priority
         body_key = layout.body_key(key, kind, id_)
-        if body_key in staged or self._is_there(layout, write, body_key):
+        if self._is_there(layout, write):
             raise _Unusual
-        body = _encode((seq, write.payload, write.headers, now, priority, ""))  # a ``Body``
+        body = _encode((seq, write.payload, write.headers, now, priority, "", None))  # a ``Body``
         staged[body_key] = body
-        if key != id_ or not write.is_unique:
-            self._queues.made_up.placed(key)
+        if not write.is_unique:
+            self._queues.made_up.placed(id_)
         if key != id_:
             staged[layout.pointer_key(kind, id_)] = key
             self.bytes += 2 * len(key) + len(id_)
@@ -482,19 +483,17 @@ class UsualBatch:
         self.steps += 1
         self.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
 
-    def _is_there(self, layout: QueueLayout, write: EnqueueInQueue, body_key: bytes) -> bool:
+    def _is_there(self, layout: QueueLayout, write: EnqueueInQueue) -> bool:
         """Return whether there is a message of that kind and id, or was one."""
-        id_ = write.id
-        if write.is_unique:
-            if write.key == id_ and self._queues.made_up.is_new(id_, self):
-                return False
-            return self._parts.cache.get_once(body_key) is not None
-        if write.key != id_:
-            body_key = layout.body_key(id_, write.kind, id_)
-        return (
-            self.get(body_key) is not None
-            or self.get(layout.pointer_key(write.kind, id_)) is not None
-        )
+        if write.is_unique and self._queues.made_up.is_new(write.id, self):
+            return False
+        get = self._get_once if write.is_unique else self.get
+        return is_there(get, layout, write.kind, write.id)
+
+    def _get_once(self, key: bytes) -> bytes | None:
+        """Return the value of an engine key that will hardly be asked for again."""
+        value = self.staged.get(key, _UNKNOWN)
+        return self._parts.cache.get_once(key) if value is _UNKNOWN else value
 
     def _acknowledge(self, write: Acknowledge) -> int:
         """Acknowledge messages by the attempts that hold them, as :class:`.Settling` does."""

@@ -130,8 +130,7 @@ class Claims:
                 found = asked.answers[0][0].messages
                 if found:
                     attempts = [
-                        Attempt(each.key, each.kind, each.id, each.epoch, fired_at=each.fired_at)
-                        for each in found
+                        Attempt(*each.locator, each.epoch, fired_at=each.fired_at) for each in found
                     ]
                     self._held.append((queue, attempts))
         self._asked = [each for each in self._asked if not each[1].answers]

@@ -341,7 +341,7 @@ def _acknowledge_twice(both: Both) -> None:
         asked = both.submit(both.claims.request("q", 2, True, 1, selection))
         both.turns()
         found = asked.answers[0][0].messages if asked.answers else []
-        attempts = [Attempt(each.key, each.kind, each.id, each.epoch) for each in found]
+        attempts = [Attempt(*each.locator, each.epoch) for each in found]
         for _ in range(2):
             both.commit(Acknowledge("q", attempts[:part]))
         both.turns()
@@ -354,7 +354,7 @@ def _acknowledge_with_a_result(both: Both) -> None:
     asked = both.submit(both.claims.request("q", 1, True, 1, ClaimSelection(kinds=("result",))))
     both.turns()
     for each in asked.answers[0][0].messages if asked.answers else []:
-        attempt = Attempt(each.key, each.kind, each.id, each.epoch)
+        attempt = Attempt(*each.locator, each.epoch)
         both.commit(KeepResult("q", attempt, 1.0, b"first"))
         both.commit(KeepResult("q", attempt, 2.0, b"1"), Acknowledge("q", [attempt]))
     both.turns()

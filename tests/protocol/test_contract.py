@@ -124,7 +124,7 @@ def keys_of(part: Any) -> KeySet:
             if field.name == "start" and field.type in {Key, Bound}:
                 spans.append((part.start, part.end))
         elif field.type == Key:
-            keys.append(value)
+            keys.append(part.home if isinstance(part, EnqueueInQueue) else value)
         elif type_ == list[Key]:
             keys += value
         elif type_ == list[tuple[Bound, Bound | None]]:
@@ -284,13 +284,15 @@ def rest(kind: type[Request]) -> list[Any]:
 
 
 @pytest.mark.parametrize("made_up", [False, True])
-def test_a_queue_message_concerns_the_place_of_its_id_unless_that_is_its_key(
+def test_a_queue_message_concerns_the_place_of_its_id_unless_that_is_its_home(
     made_up: bool,
 ) -> None:
     apart = EnqueueInQueue("q", b"key", "", b"id", b"", is_unique=made_up)
     assert apart.concerns() == KeySet((b"key", b"id"))
     together = EnqueueInQueue("q", b"id", "", b"id", b"", is_unique=made_up)
     assert together.concerns() == KeySet((b"id",))
+    of_group = EnqueueInQueue("q", b"key", "", b"id", b"", group="group", is_unique=made_up)
+    assert of_group.concerns() == KeySet((b"group", b"id"))
 
 
 def test_the_id_of_a_dead_letter_or_a_scheduled_entry_tells_its_range() -> None:

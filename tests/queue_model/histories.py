@@ -499,7 +499,7 @@ def shown(request: Any) -> str:
 
 def attempt_of(told: StoredQueueMessage) -> Attempt:
     """Return the name of the attempt for which a message was claimed."""
-    return Attempt(told.key, told.kind, told.id, told.epoch, fired_at=told.fired_at)
+    return Attempt(*told.locator, told.epoch, fired_at=told.fired_at)
 
 
 def by_id(message: Message) -> Attempt:

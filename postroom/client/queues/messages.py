@@ -17,19 +17,34 @@ from postroom.kv.clock import Timestamp
 from postroom.limits import RECEIPT_BYTES_MAX
 from postroom.messaging.queues.requests import (
     Attempt,
+    Group,
+    Kind,
     QueueDefinition,
+    QueueMessageId,
     QueueSettings,
     SetSchedule,
     StoredQueueMessage,
     ToldQueue,
 )
 from postroom.ranges.checks import unpacked
+from postroom.ranges.requests import Count, Key, TimestampNumber
 
 _UNREAD: Any = object()
 
 
+class _Receipt(msgspec.Struct, frozen=True, array_like=True):
+    """The name of an attempt, and the key and the group that tell its home."""
+
+    key: Key
+    kind: Kind
+    id: QueueMessageId
+    epoch: Count
+    group: Group
+    fired_at: TimestampNumber
+
+
 _pack: Final = msgspec.msgpack.encode
-_unpack: Final = msgspec.msgpack.Decoder(Attempt).decode
+_unpack: Final = msgspec.msgpack.Decoder(_Receipt).decode
 
 
 def stored_of_receipt(receipt: bytes) -> StoredQueueMessage:
@@ -44,13 +59,13 @@ def stored_of_receipt(receipt: bytes) -> StoredQueueMessage:
         named = _unpack(receipt) if len(receipt) <= RECEIPT_BYTES_MAX else None
     except (msgspec.MsgspecError, UnicodeDecodeError):
         named = None
-    if named is None or named.by_id or named.epoch < 0:
+    if named is None:
         raise Invalid(
             f"{shorten(receipt)} is not the receipt of a message; nothing was changed: pass the "
             "receipt of a message that was received or claimed"
         )
     return StoredQueueMessage(
-        named.key, named.kind, named.id, b"", None, 0, "", 0, 0, 0, named.epoch, 0, "",
+        named.key, named.kind, named.id, b"", None, 0, named.group, 0, 0, 0, named.epoch, 0, "",
         "leased", fired_at=named.fired_at,
     )  # fmt: skip
 
@@ -123,7 +138,7 @@ class AnyMessage:
 
     @property
     def key(self) -> bytes:
-        """Return the key at which it is stored; its id, if its sender gave no key."""
+        """Return its key: its id, if its sender gave none."""
         return self._stored.key
 
     @property
@@ -225,7 +240,9 @@ class AnyMessage:
 
         ``q.by_receipt`` makes a message of it that can be settled.
         """
-        return _pack(self.attempt())
+        told = self._stored
+        epoch = told.epoch if told.state == "leased" else None
+        return _pack((told.key, told.kind, told.id, epoch, told.group, told.fired_at))
 
     def attempt(self) -> Attempt:
         """Return the name of this attempt for requests, or of the message if it is not held.
@@ -234,8 +251,8 @@ class AnyMessage:
         """
         stored = self._stored
         if stored.state != "leased":
-            return Attempt(stored.key, stored.kind, stored.id)
-        return Attempt(stored.key, stored.kind, stored.id, stored.epoch, fired_at=stored.fired_at)
+            return Attempt(*stored.locator)
+        return Attempt(*stored.locator, stored.epoch, fired_at=stored.fired_at)
 
     def leased_for(self, until: int, held_until: float) -> None:
         """Note that its lease was extended.

@@ -222,7 +222,7 @@ class Queue:
         """Return a claimed message by its ``receipt``, to be settled or extended.
 
         The store is not asked. The result has the names of the message (``id``, ``kind``, ``key``,
-        ``epoch``, ``fired_at``), and not its content.
+        ``group``, ``epoch``, ``fired_at``), and not its content.
 
         Args:
             receipt: the ``receipt`` of a message that any client has received or claimed.

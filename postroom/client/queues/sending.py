@@ -50,7 +50,7 @@ class Enqueue:
         payload: 1 MiB at most, headers included.
         id: text or bytes; ``None``: one is made up.
         kind: a type tag.
-        key: the key at which it is stored; ``None``: its id.
+        key: its key, under which it is stored unless it has a group; ``None``: its id.
         priority: from -128 to 127, lower ones first.
         deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of seconds
             from then on.
@@ -171,7 +171,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             each.check_settled_by(self._id)
         for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
-            self._buffer.grow(sum([len(each.key) + len(each.id) + 24 for each in attempts]))
+            self._buffer.grow(sum([len(each.home) + len(each.id) + 24 for each in attempts]))
             self._requests.append(make(name, attempts))
             if settles:
                 self._ended.update(ended)
@@ -351,7 +351,7 @@ class QueueSends(Generic[HandleT]):
             id: text or bytes; with the kind it is unique in the queue. A setting of the queue says
                 what happens to a duplicate. Made up if it is not given.
             kind: a type tag; consumers ask for kinds.
-            key: the key at which it is stored; its id, if not given.
+            key: its key, under which it is stored unless it has a group; its id, if not given.
             priority: from -128 to 127, lower ones first.
             deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
                 seconds from now.

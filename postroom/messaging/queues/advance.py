@@ -302,7 +302,7 @@ def _said_by(layout: records.QueueLayout, key: bytes, packed: bytes) -> Iterator
     subspace = key[: len(layout.scheduled)]
     if layout.is_list(key):
         for ended in records.ended_lists.decode(packed):
-            yield ended.key, ended.kind, ended.id
+            yield ended.home, ended.kind, ended.id
     elif subspace in {layout.scheduled, layout.ready, layout.dead}:
         yield records.entries.decode(packed).locator
     elif subspace == layout.leased and not layout.is_mark(key):
@@ -419,7 +419,7 @@ def _remove_ended(
     """Delete a listed message, if it is still the same: its id may have been used again."""
     if ended.status not in statuses:
         raise damaged(manager.name, "a stored list", f"it lists the status {ended.status}")
-    locator = (ended.key, ended.kind, ended.id)
+    locator = (ended.home, ended.kind, ended.id)
     state = read_state(ctx, manager, locator)
     ctx.steps += 3
     if state is not None and state.seq == ended.seq:

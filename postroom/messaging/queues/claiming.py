@@ -218,7 +218,7 @@ class Claiming:
         return Claimed([], over)
 
     def _is_held(self, manager: Manager, attempt: Attempt) -> bool:
-        lease = manager.leases.get((attempt.key, attempt.kind, attempt.id))
+        lease = manager.leases.get((attempt.home, attempt.kind, attempt.id))
         return lease is not None and is_named_by(attempt, lease)
 
     def _held_by(

@@ -2,10 +2,10 @@
 
 ::
 
-    Enqueue ─▶ body, beside its key ─▶ ready, or scheduled (due later) ─▶ note: a claim may wait
+    Enqueue ─▶ body, at its home ─▶ ready, or scheduled (due later) ─▶ note: a claim may wait
 
-Messages are unique by kind and id, whatever their keys. A message lies under its key; if that is
-not its id, a pointer under the id names the key. A duplicate is looked for with one read of each.
+Messages are unique by kind and id, wherever they lie (:mod:`.homes`). If the home of a message is
+not its id, a pointer under the id names the home. A duplicate is looked for with one read of each.
 For an id that was made up nothing is looked for: there is no other one.
 
 A message that is done and still kept is a duplicate like a live one. Its id is free after it is
@@ -47,6 +47,7 @@ from postroom.messaging import due as times
 from postroom.messaging.queues import records
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.directory import Directory
+from postroom.messaging.queues.homes import kept_key
 from postroom.messaging.queues.manager import Manager, note_ready
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, move, read_state
 from postroom.messaging.queues.records import (
@@ -54,6 +55,7 @@ from postroom.messaging.queues.records import (
     Entry,
     Locator,
     MessageState,
+    QueueLayout,
     damaged,
     decoded,
     encode,
@@ -79,14 +81,15 @@ FAMILIES_KEPT: Final = 10_000
 
 
 class MadeUpIds:
-    """The greatest keys of messages, by family: a made-up id above that is new.
+    """The greatest ids of messages, by family: a made-up id above that is new.
 
     A client makes ids up from its own id and a number that rises. To look for each of them in the
     store would cost as much as the rest of its enqueuing. A family is looked up when it is met for
     the second time, since others make up ids that have nothing in common.
 
-    Invariant: no message lies under a greater key of a family that was looked up. The key may be
-    too great, if a proposal comes to nothing: then the store is asked.
+    Invariant: no message has a greater id of a family that was looked up: neither a message nor a
+    pointer lies there. The id may be too great, if a proposal comes to nothing: then the store is
+    asked.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -99,9 +102,9 @@ class MadeUpIds:
         self._greatest.clear()
         self._met.clear()
 
-    def is_new(self, key: bytes, reader: Reader | Evaluation) -> bool:
-        """Return whether certainly no message lies under a made-up id, which is enqueued now."""
-        family = key[:FAMILY_BYTES]
+    def is_new(self, id_: bytes, reader: Reader | Evaluation) -> bool:
+        """Return whether certainly no message has a made-up id, which is enqueued now."""
+        family = id_[:FAMILY_BYTES]
         greatest = self._greatest.get(family)
         if greatest is None:
             if family not in self._met:
@@ -115,14 +118,24 @@ class MadeUpIds:
             stored = reader.iterate(*span, reverse=True)
             last, _ = next(stored, (prefix + keys.END_OF_KEY, None))
             greatest = keys.user_key(last)
-        self._greatest[family] = max(greatest, key)
-        return key > greatest
+        self._greatest[family] = max(greatest, id_)
+        return id_ > greatest
 
-    def placed(self, key: bytes) -> None:
-        """Note that a message is enqueued under a key."""
-        greatest = self._greatest.get(key[:FAMILY_BYTES])
-        if greatest is not None and key > greatest:
-            self._greatest[key[:FAMILY_BYTES]] = key
+    def placed(self, id_: bytes) -> None:
+        """Note that a message with an id is enqueued."""
+        greatest = self._greatest.get(id_[:FAMILY_BYTES])
+        if greatest is not None and id_ > greatest:
+            self._greatest[id_[:FAMILY_BYTES]] = id_
+
+
+def is_there(
+    get: Callable[[bytes], bytes | None], layout: QueueLayout, kind: str, id_: bytes
+) -> bool:
+    """Return whether there is a message of a kind and id, or was one, wherever it lies."""
+    return (
+        get(layout.body_key(id_, kind, id_)) is not None
+        or get(layout.pointer_key(kind, id_)) is not None
+    )
 
 
 class _Known(NamedTuple):
@@ -153,12 +166,12 @@ def enqueue(
     """
     if request.headers is not None:
         ctx.steps += check_headers(request.headers, request.key) // HEADERS_BYTES_PER_STEP
-    body_key = manager.layout.body_key(request.key, request.kind, request.id)
+    kind, id_ = request.kind, request.id
     if request.is_unique:
-        is_new = request.key == request.id and manager.host.made_up.is_new(request.id, ctx)
-        if not is_new and ctx.get_once(body_key) is not None:
+        is_new = manager.host.made_up.is_new(id_, ctx)
+        if not is_new and is_there(ctx.get_once, manager.layout, kind, id_):
             raise Invalid(
-                f"the queue {manager.name!r} has a message {shorten(request.id)}, which is no "
+                f"the queue {manager.name!r} has a message {shorten(id_)}, which is no "
                 "made-up id then; nothing was changed: an id that may be there is not sent as "
                 "unique"
             )
@@ -168,31 +181,40 @@ def enqueue(
             if settings.on_duplicate == "replace":
                 return _replace(ctx, manager, request, known, followers)
             return _on_duplicate(manager, settings, request, known)
-    put(ctx, manager, request, body_key)
+    put(ctx, manager, request)
     return None
 
 
-def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue, body_key: bytes) -> Entry:
-    """Write a message that does not exist yet; its body will be at ``body_key``."""
+def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> Entry:
+    """Write a message that does not exist yet."""
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
-    manager.host.made_up.placed(key)
+    manager.host.made_up.placed(id_)
     seq = ctx.stamp + ctx.next_ordinal()
     due = manager.due(request.due, now)
     group, priority = request.group, request.priority
-    body = encode(Body(seq, request.payload, request.headers, due, priority, group))
+    body = encode(Body(
+        seq, request.payload, request.headers, due, priority, group, kept_key(key, id_, group)
+    ))  # fmt: skip
     kept = records.kept_payload(request.payload, request.headers)
     entry = Entry(key, kind, id_, seq, due, due, priority, 0, group, 0, False, kept)
+    body_key = layout.body_key(*entry.locator)
     ctx.writes[body_key] = body
-    if key != id_:
-        ctx.writes[layout.pointer_key(kind, id_)] = key
-        ctx.grow(2 * len(key) + len(id_))
+    point(ctx, manager, entry.locator)
     if group:
         count_in_group(ctx, manager, group, 1)
     place_new(ctx, manager, entry, now)
     ctx.steps += 1
     ctx.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
     return entry
+
+
+def point(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
+    """Write the pointer to a message, if its home is not its id."""
+    home, kind, id_ = locator
+    if home != id_:
+        ctx.writes[manager.layout.pointer_key(kind, id_)] = home
+        ctx.grow(2 * len(home) + len(id_))
 
 
 def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None:
@@ -217,18 +239,18 @@ def _find_known(
     Remove the rest of one that is gone.
     """
     layout, id_ = manager.layout, request.id
-    key: bytes | None = id_
+    home: bytes | None = id_
     stored = ctx.get(layout.body_key(id_, request.kind, id_))
     if stored is None:
-        key = ctx.get(layout.pointer_key(request.kind, id_))
-        if key is None:
+        home = ctx.get(layout.pointer_key(request.kind, id_))
+        if home is None:
             return None
-        stored = ctx.get(layout.body_key(key, request.kind, id_))
+        stored = ctx.get(layout.body_key(home, request.kind, id_))
         if stored is None:
-            told = f"there is no message {shorten(id_)} under its key"
+            told = f"there is no message {shorten(id_)} at its home"
             raise damaged(manager.name, "a stored pointer", told)
-    assert key is not None
-    locator = (key, request.kind, id_)
+    assert home is not None
+    locator = (home, request.kind, id_)
     body = decoded(records.bodies, stored, manager.name)
     state = read_state(ctx, manager, locator)
     ctx.steps += 2
@@ -250,12 +272,12 @@ def is_gone(state: MessageState | None, settings: QueueSettings, now: int) -> bo
 def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
     """Delete the body, the state and the pointer of a message."""
     layout = manager.layout
-    key, kind, id_ = locator
-    ctx.writes[layout.body_key(key, kind, id_)] = None
-    ctx.writes[layout.state_key(key, kind, id_)] = None
-    if key != id_:
+    home, kind, id_ = locator
+    ctx.writes[layout.body_key(*locator)] = None
+    ctx.writes[layout.state_key(*locator)] = None
+    if home != id_:
         ctx.writes[layout.pointer_key(kind, id_)] = None
-    ctx.grow(3 * (len(key) + len(id_)))
+    ctx.grow(3 * (len(home) + len(id_)))
 
 
 def _on_duplicate(
@@ -302,20 +324,27 @@ def _was_fired(place: Place) -> bool:
 def _write_replacement(
     ctx: Evaluation, manager: Manager, request: EnqueueInQueue, known: _Known, place: Place
 ) -> None:
-    """Write a replaced message, which keeps its key, its id, and when it was created."""
+    """Write a replaced message, which keeps its key, its id, and when it was created.
+
+    With another group it has another home.
+    """
     now = ctx.timestamp
     due = manager.due(request.due, now)
     said: dict[str, Any] = {
         "first": due, "priority": request.priority, "group": request.group
     }  # fmt: skip
-    body = msgspec.structs.replace(
-        known.body, payload=request.payload, headers=request.headers, **said
-    )
     kept = records.kept_payload(request.payload, request.headers)
     entry = records.with_schedule(
         place.entry, due, now, ordered=manager.ordered, payload=kept, **said
     )
-    ctx.writes[manager.layout.body_key(*known.locator)] = stored = encode(body)
+    body = msgspec.structs.replace(
+        known.body, payload=request.payload, headers=request.headers,
+        key=kept_key(entry.key, entry.id, entry.group), **said,
+    )  # fmt: skip
+    if entry.locator != known.locator:
+        remove(ctx, manager, known.locator)
+        point(ctx, manager, entry.locator)
+    ctx.writes[manager.layout.body_key(*entry.locator)] = stored = encode(body)
     ctx.grow(len(stored) + 4 * len(request.key))
     if known.state is not None:  # its state says when it would have been due
         ctx.writes[manager.layout.state_key(*known.locator)] = None
@@ -382,7 +411,7 @@ class Enqueueing:
         Its headers say also why it died.
         """
         manager, _ = self.find(ctx, request.queue)
-        put(ctx, manager, request, manager.layout.body_key(request.key, request.kind, request.id))
+        put(ctx, manager, request)
 
     def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
         manager, _ = self.find(ctx, request.queue)

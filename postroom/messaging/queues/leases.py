@@ -157,7 +157,7 @@ class LeaseTable:
     def add(self, holding: LeasedHolding, over: Set[int] = frozenset()) -> None:
         """Add a holding that is applied or was read, without the numbers that are ``over``."""
         given = {
-            (entry.key, entry.kind, entry.id): Lease(entry, holding, number)
+            entry.locator: Lease(entry, holding, number)
             for number, entry in enumerate(holding.stored.entries)
             if number not in over
         }
@@ -353,7 +353,7 @@ class LeaseTable:
 
 def attempt_of(message: StoredQueueMessage) -> AttemptName:
     """Return the name of the attempt for which a message was fired."""
-    return (message.key, message.kind, message.id), message.fired_at
+    return message.locator, message.fired_at
 
 
 def seconds_left(record: Holding, now: int) -> float:

@@ -404,7 +404,7 @@ class Manager:
 
     def _headers(self, entry: Entry) -> Headers:
         ctx = self.speculation.ctx
-        stored = ctx.get(self.layout.body_key(entry.key, entry.kind, entry.id))
+        stored = ctx.get(self.layout.body_key(*entry.locator))
         ctx.steps += 1
         return None if stored is None else decoded(bodies, stored, self.name).headers
 

@@ -117,20 +117,20 @@ def find_unheld(
     Raises:
         QueueDamaged: it is not where its state, or its body, says.
     """
-    layout = manager.layout
+    layout, key = manager.layout, body.key_of(locator)
     state = read_state(reader, manager, locator)
     if state is not None and state.seq != body.seq:
         state = None
     if state is not None and state.status == records.DEAD:
-        key = layout.dead_key(state.at, state.seq)
-        entry = Entry(*locator, state.seq, state.due, 0, epoch=state.epoch)
-        return _placed(reader, manager, counters.DEAD, key, entry, state) or _missing(
+        dead = layout.dead_key(state.at, state.seq)
+        entry = Entry(key, *locator[1:], state.seq, state.due, 0, 0, state.epoch, body.group)
+        return _placed(reader, manager, counters.DEAD, dead, entry, state) or _missing(
             manager, locator
         )
     if state is not None and state.status != records.LIVE:
         return None
     due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
-    entry = Entry(*locator, body.seq, due, body.first, body.priority, epoch, body.group)
+    entry = Entry(key, *locator[1:], body.seq, due, body.first, body.priority, epoch, body.group)
     ready = layout.ready_key(entry, ordered=manager.ordered)
     scheduled = layout.scheduled_key(entry, ordered=manager.ordered)
     return (
@@ -220,7 +220,7 @@ def _missing(manager: Manager, locator: Locator) -> NoReturn:
 def locators(
     reader: Evaluation | View, manager: Manager, id_: bytes, kind: str | None
 ) -> Iterator[Locator]:
-    """Iterate over the messages with an id, of a kind or (``None``) of any, whatever their keys.
+    """Iterate over the messages with an id, of a kind or (``None``) of any, wherever they lie.
 
     A few of them may be done.
     """
@@ -239,18 +239,18 @@ def locators(
         if end == id_:
             yield id_, keys.unescape(name).decode(), id_
     pointers = layout.pointers(id_)
-    for raw, key in reader.iterate(pointers, keys.after_prefix(pointers)):
+    for raw, home in reader.iterate(pointers, keys.after_prefix(pointers)):
         name = raw[len(pointers) : -len(keys.END_OF_KEY)]
-        yield key, keys.unescape(name).decode(), id_
+        yield home, keys.unescape(name).decode(), id_
 
 
 def named(ctx: Evaluation, manager: Manager, attempt: Attempt) -> list[Locator]:
-    """Return the messages that an attempt names, by their keys or by id.
+    """Return the messages that an attempt names, by their homes or by id.
 
-    An id may name messages under any key, and of any kind if no kind is named.
+    An id may name messages wherever they lie, and of any kind if no kind is named.
     """
     if not attempt.by_id:
-        return [(attempt.key, attempt.kind, attempt.id)]
+        return [(attempt.home, attempt.kind, attempt.id)]
     ctx.steps += 4
     is_of_one = attempt.kind or attempt.of_kind
     return list(locators(ctx, manager, attempt.id, attempt.kind if is_of_one else None))
@@ -266,7 +266,7 @@ def held(ctx: Draft, manager: Manager, attempt: Attempt) -> Lease:
     Raises:
         LeaseLost: it has none any more.
     """
-    locator = (attempt.key, attempt.kind, attempt.id)
+    locator = (attempt.home, attempt.kind, attempt.id)
     lease = lease_of(ctx, manager, locator)
     if lease is None or not is_named_by(attempt, lease):
         raise _lease_lost(ctx, manager, attempt, lease)
@@ -293,7 +293,7 @@ def held_together(
     for attempt in attempts:
         if attempt.epoch < 0 or attempt.by_id:
             return None
-        locator = (attempt.key, attempt.kind, attempt.id)
+        locator = (attempt.home, attempt.kind, attempt.id)
         lease = applied.get(locator) if sure else None
         is_sure = lease is not None and lease.holding is known and fired_at == attempt.fired_at
         if lease is None or not is_sure or lease.entry.epoch != attempt.epoch:
@@ -319,7 +319,7 @@ def is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:
 
 
 def _lease_lost(ctx: Draft, manager: Manager, attempt: Attempt, lease: Lease | None) -> LeaseLost:
-    state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+    state = read_state(ctx, manager, (attempt.home, attempt.kind, attempt.id))
     if lease is not None:
         epoch = lease.entry.epoch
         why = f"{'a later one' if epoch == attempt.epoch else f'attempt {epoch + 1}'} holds it now"

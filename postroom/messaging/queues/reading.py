@@ -2,7 +2,7 @@
 
 Live messages are listed by state: scheduled, ready, leased. The state as of an earlier timestamp is
 not known any more, but the messages live then are: ``created_at <= timestamp < done_at``. The past
-is read from the bodies, which never move, in the order of their keys. Thus pages fit together
+is read from the bodies, in the order of their homes. Thus pages fit together
 whatever happens between them. Messages that were done or archived by then are in the lists of what
 each proposal has ended, in the order of their ends. Reading the new ones takes time only for them.
 """
@@ -373,7 +373,7 @@ def _found(
         ended: list[Ended] = decoded(records.ended_lists, packed, manager.name)
         first = _first(token, after)
         for number, each in enumerate(ended[first:], first):
-            locator = (each.key, each.kind, each.id)
+            locator = (each.home, each.kind, each.id)
             yield _Found(token + keys.u32(number), locator, each.seq, state, _NEVER, True)
     elif state == "leased":
         if not manager.layout.is_mark(key):
@@ -413,8 +413,8 @@ def _message(
     due, first = times.shown(due), times.shown(body.first)
     done_at, error = (0, "") if state is None else (state.at, state.error)
     return StoredQueueMessage(
-        *locator, body.payload, body.headers, body.priority, body.group, body.created_at,
-        first, due, epoch, until, error, said, done_at, fired,
+        body.key_of(locator), *locator[1:], body.payload, body.headers, body.priority, body.group,
+        body.created_at, first, due, epoch, until, error, said, done_at, fired,
     )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ from postroom.kv.engine import Reader
 from postroom.limits import TROUBLE_CHARACTERS_MAX
 from postroom.log_once import shown
 from postroom.messaging import due as times
+from postroom.messaging.queues.homes import home_of, told_key
 from postroom.messaging.queues.requests import TaskFailure
 from postroom.ranges.checks import Headers, has_headers
 
@@ -84,7 +85,7 @@ PURGED: Final = frozenset({DONE, CANCELLED, MOVED})
 """The statuses of messages in the lists that are to be purged."""
 
 Locator: TypeAlias = tuple[bytes, str, bytes]
-"""The name of a message: its key, kind and id."""
+"""The name of a message: its home (:mod:`.homes`), kind and id."""
 
 EndedFields: TypeAlias = tuple[bytes, str, bytes, bytes, int]
 """The fields of an :class:`Ended`, which are stored as one is."""
@@ -122,7 +123,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def locator(self) -> Locator:
         """Return the name of the message."""
-        return self.key, self.kind, self.id
+        return home_of(self.key, self.group), self.kind, self.id
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,7 +154,11 @@ class Holding(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The payload and the schedule of a message, as it was enqueued."""
+    """The payload and the schedule of a message, as it was enqueued.
+
+    Attributes:
+        key: its key, if neither its home nor its id is that.
+    """
 
     seq: bytes
     payload: bytes
@@ -161,11 +166,16 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     priority: int
     group: str
+    key: bytes | None = None
 
     @property
     def created_at(self) -> int:
         """Return the timestamp of the commit that enqueued it."""
         return int.from_bytes(self.seq[:8], "big")
+
+    def key_of(self, locator: Locator) -> bytes:
+        """Return the key of its message."""
+        return told_key(self.key, locator[0], locator[2], self.group)
 
 
 class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -215,9 +225,13 @@ class ResultName(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message in the list of those that one proposal has ended."""
+    """A message in the list of those that one proposal has ended.
 
-    key: bytes
+    Attributes:
+        home: where it lies.
+    """
+
+    home: bytes
     kind: str
     id: bytes
     seq: bytes
@@ -461,17 +475,17 @@ class QueueLayout:
         """Return the key of a periodic schedule."""
         return self.ticks + name.encode()
 
-    def body_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
+    def body_key(self, home: bytes, kind: str, id_: bytes) -> bytes:
         """Return the key of the body of a message."""
         infix = self._bodies.get(kind) or self._infix(self._bodies, keys.QUEUE_BODY, kind)
-        return keys.queue_message_key(key, infix, id_)
+        return keys.queue_message_key(home, infix, id_)
 
-    def state_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
+    def state_key(self, home: bytes, kind: str, id_: bytes) -> bytes:
         """Return the key of the state of a message."""
-        return keys.queue_message_key(key, self.state_infix(kind), id_)
+        return keys.queue_message_key(home, self.state_infix(kind), id_)
 
     def state_infix(self, kind: str) -> bytes:
-        """Return the part between key and id of the keys of states of a kind."""
+        """Return the part between home and id of the keys of states of a kind."""
         return self._states.get(kind) or self._infix(self._states, keys.QUEUE_STATE, kind)
 
     def _infix(self, known: dict[str, bytes], suffix: bytes, kind: str) -> bytes:
@@ -486,5 +500,5 @@ class QueueLayout:
         return keys.queue_pointer_prefix(id_, self.number)
 
     def pointer_key(self, kind: str, id_: bytes) -> bytes:
-        """Return the key of the pointer to a message whose key is not its id."""
+        """Return the key of the pointer to a message whose home is not its id."""
         return keys.queue_pointer_prefix(id_, self.number) + keys.escape(kind.encode())

@@ -34,6 +34,7 @@ from postroom.limits import (
     RESULT_BYTES_MAX,
     TRACEBACK_CHARACTERS_MAX,
 )
+from postroom.messaging.queues.homes import home_of
 from postroom.messaging.requests import Moved
 from postroom.ranges.checks import Headers, has_large_headers
 from postroom.ranges.contract import (
@@ -234,7 +235,7 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
     The answer is ``None`` if it was inserted, or ``"ignored"`` or ``"replaced"``.
 
     Attributes:
-        key: where it is stored; the message's id if the caller gave none.
+        key: its key; its id if the caller gave none.
         due: the time before which it is not fired; 0: at once.
         is_unique: whether the id was made up: there can be no other message of that id, and none is
             looked for.
@@ -255,13 +256,19 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
     group: Group = ""
     is_unique: bool = False
 
+    @property
+    def home(self) -> bytes:
+        """Return where the message is stored."""
+        return home_of(self.key, self.group)
+
     def concerns(self) -> Concern:
         """Return where the message is stored, and where its id is found."""
-        return KeySet((self.key,) if self.key == self.id else (self.key, self.id))
+        home = self.home
+        return KeySet((home,) if home == self.id else (home, self.id))
 
     def anchor(self) -> bytes:
-        """Return the key."""
-        return self.key
+        """Return the home of the message."""
+        return self.home
 
     def is_long(self) -> bool:
         """Return whether checking its headers takes a while."""
@@ -272,7 +279,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message, and one of its attempts.
 
     Attributes:
-        key: where it is stored (``b""`` with ``by_id``: not known to the caller).
+        home: where it is stored (``b""`` with ``by_id``: not known to the caller).
         epoch: the epoch of the attempt; -1: the message, whoever holds it.
         by_id: whether it is named by its id, and by its kind if that is not empty.
         fired_at: when the attempt began, as its holder was told; 0: not told. An epoch may come
@@ -280,7 +287,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
         of_kind: with ``by_id``: an empty kind means the empty kind, and not any.
     """
 
-    key: Key
+    home: Key
     kind: Kind
     id: QueueMessageId
     epoch: int = -1
@@ -290,7 +297,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ConcernsAttempts(NeedsQueue):
-    """A write about messages: they are told by their keys, or by their ids."""
+    """A write about messages: they are told by their homes, or by their ids."""
 
     __slots__ = ()
 
@@ -306,11 +313,11 @@ class ConcernsAttempts(NeedsQueue):
 
     def concerns(self) -> Concern:
         """Return where the messages, or the places of their ids, are found."""
-        return KeySet(tuple(each.id if each.by_id else each.key for each in self.attempts))
+        return KeySet(tuple(each.id if each.by_id else each.home for each in self.attempts))
 
     def anchor(self) -> bytes:
-        """Return the key of the first message."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
+        """Return the home of the first message."""
+        return self.attempts[0].home if self.attempts else self.queue.encode()
 
     def is_long(self) -> bool:
         """Return whether it names many messages."""
@@ -392,11 +399,11 @@ class KeepResult(NeedsQueue, Write, frozen=True, tag="keep_result"):
 
     def concerns(self) -> Concern:
         """Return where the message is stored."""
-        return KeySet((self.attempt.key,))
+        return KeySet((self.attempt.home,))
 
     def anchor(self) -> bytes:
-        """Return the key of the message."""
-        return self.attempt.key
+        """Return the home of the message."""
+        return self.attempt.home
 
 
 class Extend(ConcernsAttempts, Write, frozen=True, tag="extend"):
@@ -510,8 +517,8 @@ class WhenDone(Write, frozen=True, tag="when_done"):
         yield from self.enqueue.needs()
 
     def anchor(self) -> bytes:
-        """Return the key of the message."""
-        return self.enqueue.key
+        """Return the home of the message."""
+        return self.enqueue.home
 
 
 class SetSchedule(NeedsQueue, ConcernsRoot, Write, frozen=True, tag="set_schedule"):
@@ -587,6 +594,11 @@ class StoredQueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False)
     fired_at: int = 0
     lasts: int = 0
 
+    @property
+    def locator(self) -> tuple[bytes, str, bytes]:
+        """Return its home, its kind and its id."""
+        return home_of(self.key, self.group), self.kind, self.id
+
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The answer of a claim.
@@ -636,8 +648,8 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
     in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
 
     def concerns(self) -> Concern:
-        """Return the span from which it takes messages, and the keys of those in hand."""
-        in_hand = tuple(each.key for each in self.in_hand or ())
+        """Return the span from which it takes messages, and the homes of those in hand."""
+        in_hand = tuple(each.home for each in self.in_hand or ())
         return KeySet(in_hand, ((self.selection.start, self.selection.end),))
 
 

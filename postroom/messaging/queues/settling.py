@@ -249,7 +249,7 @@ class Settling:
         if place.where == counters.READY:
             ctx.notes.append((manager, (), Manager.ready_removed, place.key, entry.group))
         act = Manager.archived if status == records.ARCHIVED else Manager.ended
-        ended = [(entry.key, entry.kind, entry.id, entry.seq, status)]
+        ended = [(*entry.locator, entry.seq, status)]
         locators = [] if place.lease is None else [entry.locator]
         ctx.notes.append((manager, change, act, locators, ended))
         if entry.group:
@@ -328,7 +328,7 @@ class Settling:
         holdings.end(ctx, manager, [lease])
         state = MessageState(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
         ctx.writes[manager.layout.state_key(*entry.locator)] = stored = encode(state)
-        ctx.grow(2 * len(stored) + 2 * len(entry.key) + 128)
+        ctx.grow(2 * len(stored) + 2 * len(entry.locator[0]) + 128)
         self._place_again(entry, how)
 
     def _place_again(self, entry: Entry, how: str) -> None:
@@ -448,17 +448,17 @@ def finish_together(
     writes, ended, size, message_key = ctx.writes, [], 0, keys.queue_message_key
     holding, fired_at, of_kind, infix = None, 0, None, b""
     holdings.end(ctx, manager, leases.values())
-    for (key, kind, id_), lease in leases.items():
+    for (home, kind, id_), lease in leases.items():
         if lease.holding is not holding:
             holding, fired_at = lease.holding, lease.fired_at
         if kind != of_kind:
             of_kind, infix = kind, manager.layout.state_infix(kind)
-        entry, state_key = lease.entry, message_key(key, infix, id_)
+        entry, state_key = lease.entry, message_key(home, infix, id_)
         seq = entry.seq
         # Tuples of the fields are stored as a ``MessageState`` and an ``Ended`` are.
         writes[state_key] = encode((seq, status, entry.epoch, entry.due, now, "", fired_at))
         size += 2 * len(state_key) + 128
-        ended.append((key, kind, id_, seq, status))
+        ended.append((home, kind, id_, seq, status))
         if entry.group:
             groups.append(entry.group)
     ctx.steps += len(leases)

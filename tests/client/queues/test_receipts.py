@@ -7,14 +7,15 @@ import pytest
 import postroom
 
 
-def test_a_receipt_names_the_attempt() -> None:
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_receipt_names_the_attempt(group: str | None) -> None:
     with postroom.open(":memory:") as db:
         queue = db.create_queue("q")
         with db.begin() as tx:
-            tx.enqueue("q", b"payload", id="a", kind="k", key=b"at")
+            tx.enqueue("q", b"payload", id="a", kind="k", key=b"at", group=group)
         [message] = queue.claim(wait=10)
         named = queue.by_receipt(message.receipt)
-        assert (named.id, named.kind, named.key) == ("a", "k", b"at")
+        assert (named.id, named.kind, named.key, named.group) == ("a", "k", b"at", group or "")
         assert named.receipt == message.receipt
         named.extend(60)
         named.acknowledge()

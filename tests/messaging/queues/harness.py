@@ -232,7 +232,7 @@ def is_of_a_queue(key: bytes) -> bool:
 
 def attempt(message: StoredQueueMessage) -> Attempt:
     """Return the attempt by which a message was claimed."""
-    return Attempt(message.key, message.kind, message.id, message.epoch)
+    return Attempt(*message.locator, message.epoch)
 
 
 def by_id(id_: bytes, kind: str = "") -> Attempt:

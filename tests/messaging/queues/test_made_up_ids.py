@@ -19,10 +19,12 @@ from tests.messaging.queues.harness import Q, Queues
 FAMILY = b"0123456789abcdef"
 
 
-def message(number: int, *, is_unique: bool = True, key: int | None = None) -> EnqueueInQueue:
+def message(
+    number: int, *, is_unique: bool = True, key: int | None = None, group: str = ""
+) -> EnqueueInQueue:
     id_ = FAMILY + b"%03d" % number
     at = id_ if key is None else FAMILY + b"%03d" % key
-    return EnqueueInQueue(Q, at, "", id_, b"", is_unique=is_unique)
+    return EnqueueInQueue(Q, at, "", id_, b"", group=group, is_unique=is_unique)
 
 
 def test_ids_that_rise_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +39,7 @@ def test_ids_that_rise_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(20):
         queues.commit(message(number))
     queues.commit(*map(message, range(20, 400)))
-    assert len(looked_for) == 1
+    assert len(looked_for) == 2, "the message, and the pointer to it"
     assert queues.counts()["enqueued"] == 400
 
 
@@ -56,6 +58,9 @@ def test_an_id_is_refused_exactly_if_it_is_there(seed: int) -> None:
         elif act == 2:
             other = number + 500
             queues.commit(message(other, is_unique=False, key=number))
+        elif act == 3:
+            queues.commit(message(number, is_unique=False, group=chance.choice("gh")))
+            there.add(number)
         else:
             numbers = sorted({number, *chance.sample(range(step + 8), chance.randrange(3))})
             chance.shuffle(numbers)

@@ -80,7 +80,7 @@ def test_messages_that_are_enqueued_and_consumed_do_not_cost_memory(many: Queues
             many.enqueue(*[b"more"] * 100, group="g1")
             many.acknowledge(*many.claim(10))
 
-    assert held_bytes(work) < 1_000_000
+    assert held_bytes(work) < 1_300_000, "the store itself is in memory"
     assert len(many.manager().ready) <= 1000
 
 

@@ -191,7 +191,7 @@ class Jobs:
         what = client.random.choice(
             ["done"] * 6 + ["reject", "back", "late", "late", "late", "forget", "longer"]
         )
-        named = [Attempt(message.key, message.kind, message.id, message.epoch)]
+        named = [Attempt(*message.locator, message.epoch)]
         done = (
             Put(b"job done/%s/%s" % (message.id, client.token()), b""),
             Acknowledge(queue, named),
