@@ -532,6 +532,8 @@ FOLLOWERS_MAX: Final = 100
 """The ``when_done`` actions of one group: they are kept in one record."""
 FOLLOWERS_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
 """The record of these: it is written again when a message of the group ends."""
+QUEUE_IDS_MAX: Final = 1000
+"""The ids of messages of a queue for whose homes a client asks at a time."""
 IN_HAND_MAX: Final = 1000
 """The attempts that a consumer without credit asks for at a time."""
 GROUP_BUCKETS_MAX: Final = 10_000

@@ -18,13 +18,14 @@ from typing import Final, NamedTuple
 
 from postroom.client import arguments
 from postroom.client.queues.messages import shown_id
+from postroom.client.queues.placing import stored_by_id
 from postroom.client.sender import Sender
 from postroom.counted import counted
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRACED_QUEUES_MAX
 from postroom.messaging.history_requests import FindCommits, FoundCommit, TraceMessage, TraceRecord
-from postroom.messaging.queues.queries import ReadQueueMessage, ReadQueues
+from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import QueueDefinition, StoredQueueMessage
 from postroom.messaging.requests import LETTER_ID_BYTES, MESSAGE_ID_BYTES, SCHEDULED_ID_BYTES
 from postroom.ranges.contract import RANGE_ID_BYTES
@@ -86,7 +87,7 @@ async def traces_of(
     return [
         await _of_queue_message(sender, name, each)
         for name in await _queues(sender, queue)
-        for each in await _stored_in(sender, name, id_)
+        for each in await stored_by_id(sender, name, id_, None, gone=True)
     ]
 
 
@@ -274,11 +275,6 @@ async def _queues(sender: Sender, queue: str | None) -> list[str]:
             f"{TRACED_QUEUES_MAX} at most: name its queue"
         )
     return names
-
-
-async def _stored_in(sender: Sender, queue: str, id_: bytes) -> list[StoredQueueMessage]:
-    found: list[StoredQueueMessage] = await sender.send(ReadQueueMessage(queue, id_, gone=True))
-    return found
 
 
 async def _of_queue_message(sender: Sender, queue: str, stored: StoredQueueMessage) -> MessageTrace:

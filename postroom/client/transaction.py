@@ -507,6 +507,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         if sender.monotonic() > lifetime.expires and not lifetime.is_unknown:
             lifetime.end(Event.REFUSED)
             raise expired(lifetime.timeout)
+        if self._queues is not None and self._queues.names_ids:
+            await self._find_homes(self._queues)
         writes = self._requests()
         if not writes:
             lifetime.end(_MADE)
@@ -522,11 +524,26 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         except BaseException as error:  # cancellation too: the commit may have happened
             reply = await after_failure(lifetime, sender, request, error)
         lifetime.to(_MADE)
-        if reads.lock_range and sender.range_of is None and reads.locks_elsewhere(request.anchor):
-            lifetime.release()  # the range of the anchor has released its own locks only
+        if sender.range_of is None and self._holds_elsewhere(request.anchor):
+            lifetime.release()  # the range of the anchor has released only what it held itself
         self._commit_timestamp = reply.timestamp
         if self._queues is not None:
             self._queues.committed(reply.answers)
+
+    def _holds_elsewhere(self, anchor: bytes) -> bool:
+        """Return whether it holds something in other ranges than that of its anchor."""
+        reads, queues = self._reads, self._queues
+        if reads.lock_range and reads.locks_elsewhere(anchor):
+            return True
+        return queues is not None and queues.claimed_elsewhere(anchor)
+
+    async def _find_homes(self, queues: Sends) -> None:
+        """Find the messages that it names by their ids."""
+        try:
+            await queues.find_homes()
+        except BaseException:
+            self.give_up_unsent()
+            raise
 
     def give_up_unsent(self) -> None:
         """Give the transaction up if its commit was not sent, so that its locks do not stay.

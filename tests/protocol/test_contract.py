@@ -13,7 +13,7 @@ import pytest
 
 from postroom.messaging.bulk_requests import ScanRecords
 from postroom.messaging.ingest.requests import AbortStaged
-from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
+from postroom.messaging.queues.requests import Attempt, ClaimSelection, EnqueueInQueue
 from postroom.messaging.requests import (
     CancelScheduled,
     CheckInbox,
@@ -120,6 +120,8 @@ def keys_of(part: Any) -> KeySet:
     spans: list[tuple[bytes, bytes | None]] = []
     for field in msgspec.structs.fields(part):
         value, type_ = getattr(part, field.name), without_annotation(field.type)
+        if type(part) is ClaimSelection or field.name == "homes":
+            continue  # messages are taken wherever they lie, and those in hand count here
         if field.name in {"start", "end"}:
             if field.name == "start" and field.type in {Key, Bound}:
                 spans.append((part.start, part.end))

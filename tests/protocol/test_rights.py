@@ -78,6 +78,8 @@ update_queue          write            queue
 when_done             enqueue          queue
 read_queues           read|write|enqueue|work  queue
 read_queue_message    read             queue
+find_homes            read|write|work  queue
+find_range_starts     read|write|work  queue
 list_queue_messages   read             queue
 read_result           read             queue
 list_group_results    read             queue

@@ -1,4 +1,8 @@
-"""Claims of messages: one request, repeated if one answer holds fewer than are wanted."""
+"""Claims of messages: one request, repeated if one answer holds fewer than are wanted.
+
+If the store has several ranges, each answer tells the span of homes that was asked. A claim that
+wants more goes on with the next span, until it has asked all of them once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from postroom.client.queues.placing import home_of_message, in_ranges
 from postroom.client.sender import Sender, post, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.messaging.queues.queries import ReadQueues
@@ -15,6 +20,7 @@ from postroom.messaging.queues.requests import (
     Claimed,
     ClaimQueue,
     ClaimSelection,
+    HomeSpan,
     QueueDefinition,
     StoredQueueMessage,
 )
@@ -40,18 +46,51 @@ async def definition(sender: Sender, queue: str) -> QueueDefinition:
 async def claim(
     sender: Sender, request: ClaimQueue, patience: float | None
 ) -> list[StoredQueueMessage]:
-    """Return the messages of one answer; none if nothing was ready in time.
+    """Return the first messages that there are; none if nothing was ready in time.
 
     Args:
         sender: the client's sender.
         request: the claim.
         patience: seconds to wait for the first one; ``None``: for ever, if it waits.
     """
+    answer, _ = await _first_answer(sender, request, patience)
+    return answer.messages
+
+
+async def _first_answer(
+    sender: Sender, request: ClaimQueue, patience: float | None
+) -> tuple[Claimed, _Round]:
+    """Return the first answer with messages; without a wait, range after range is asked."""
+    answer = await _answer(sender, request, patience)
+    spans = _Round(answer.asked, answer.asked or request.homes)
+    while not answer.messages and spans.go_on():
+        request = msgspec.structs.replace(request, homes=spans.asked)
+        answer = await _answer(sender, request, patience)
+        spans.asked = answer.asked or spans.asked
+    return answer, spans
+
+
+async def _answer(sender: Sender, request: ClaimQueue, patience: float | None) -> Claimed:
     try:
         reply: Claimed = await sender.send(request, patience)
     except DeadlineExceeded:
-        return []
-    return reply.messages
+        return Claimed([])
+    return reply
+
+
+def not_asked(begun: HomeSpan, asked: HomeSpan) -> HomeSpan | None:
+    """Return the next span of homes to ask in a round through all of them; ``None``: it is over.
+
+    Args:
+        begun: the span that was asked first.
+        asked: the span that was asked last.
+    """
+    first, (start, end) = begun[0], asked
+    if start >= first:
+        if end is not None:
+            return end, None
+        end = b""
+    return None if end is None or end >= first else (end, first)
 
 
 async def over(
@@ -82,27 +121,56 @@ async def claim_all(
     Only the first answer is waited for. If a later claim fails, the messages that have come are
     returned. If the caller is cancelled meanwhile, they are given back.
     """
-    found = await claim(sender, request, patience if request.wait else None)
+    first, spans = await _first_answer(sender, request, patience if request.wait else None)
+    found = first.messages
+    if not found:
+        return found
     try:
-        await _claim_on(sender, request, found, batch_size)
+        await _claim_on(sender, request, found, spans, batch_size)
     except Error:
         return found
     except BaseException:
-        back = taken_back_by(sender, request, Claimed(found))
-        if back is not None:
-            post(sender, back)
+        for messages in in_ranges(sender, found, home_of_message):
+            back = taken_back_by(sender, request, Claimed(messages))
+            if back is not None:
+                post(sender, back)
         raise
     return found
 
 
 async def _claim_on(
-    sender: Sender, request: ClaimQueue, found: list[StoredQueueMessage], batch_size: BatchSize
+    sender: Sender,
+    request: ClaimQueue,
+    found: list[StoredQueueMessage],
+    spans: _Round,
+    batch_size: BatchSize,
 ) -> None:
     """Add to ``found`` until it holds the wanted number, or nothing is ready any more."""
-    wanted, last = request.messages_max, len(found)
-    while last > 0 and len(found) < wanted and last >= await batch_size():
-        left = wanted - len(found)
-        further = msgspec.structs.replace(request, messages_max=left, wait=False)
-        answer = await claim(sender, further, None)
-        found += answer
-        last = len(answer)
+    last = len(found)
+    while len(found) < request.messages_max:
+        if (not last or last < await batch_size()) and not spans.go_on():
+            return
+        left = request.messages_max - len(found)
+        further = msgspec.structs.replace(request, messages_max=left, wait=False, homes=spans.asked)
+        answer = await _answer(sender, further, None)
+        found += answer.messages
+        last, spans.asked = len(answer.messages), answer.asked or spans.asked
+
+
+class _Round:
+    """A round of a claim through all spans of homes.
+
+    Args:
+        begun: the span that was asked first; ``None``: there is one range.
+        asked: the span that was asked last.
+    """
+
+    def __init__(self, begun: HomeSpan | None, asked: HomeSpan) -> None:
+        self.asked = asked
+        self._begun = begun
+
+    def go_on(self) -> bool:
+        """Go to the next span; return false if there is none."""
+        homes = None if self._begun is None else not_asked(self._begun, self.asked)
+        self.asked = homes or self.asked
+        return homes is not None

@@ -48,6 +48,7 @@ from postroom.client.commits import alone, commit_one, commit_together
 from postroom.client.pages import Stream
 from postroom.client.queues.claims import claim, over
 from postroom.client.queues.messages import AnyMessage, QueueMessage, SettlingCalls
+from postroom.client.queues.placing import home_of_attempt, in_ranges
 from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.limits import IN_HAND_MAX
@@ -361,8 +362,9 @@ class Consumer:
     def _returned(self) -> list[RejectMessages]:
         late = self._intake.take_back()
         return [
-            RejectMessages(self._queue, attempts, delay=0.0, uncounted=True)
+            RejectMessages(self._queue, together, delay=0.0, uncounted=True)
             for attempts in arguments.attempts(late)
+            for together in in_ranges(self._sender, attempts, home_of_attempt)
         ]
 
     @property

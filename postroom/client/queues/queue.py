@@ -28,16 +28,23 @@ from postroom.client.queues.messages import (
     schedule_of,
     stored_of_receipt,
 )
+from postroom.client.queues.placing import (
+    at_homes,
+    has_several_ranges,
+    home_of_attempt,
+    in_ranges,
+    stored_by_id,
+)
 from postroom.client.queues.results import TaskResult, result_in_group, result_of
 from postroom.client.sender import Sender
 from postroom.kv.clock import Timestamp
 from postroom.limits import LEASE_SECONDS_MAX
 from postroom.messaging.queues.queries import (
+    FindRangeStarts,
     ListGroupResults,
     ListQueueMessages,
     QueuePage,
     QueueStats,
-    ReadQueueMessage,
     ReadQueueStats,
     ReadResult,
     ReadSchedules,
@@ -363,11 +370,14 @@ class Queue:
                 each.check_settled_by(None)
         found = done = 0
         for attempts in arguments.attempts(named, kind):
-            found += await self._do(make(self.name, attempts)) or 0
-            for each in named[done : done + len(attempts)] if settles else ():
-                if isinstance(each, AnyMessage):
-                    each.settled()
+            messages = dict(zip(attempts, named[done : done + len(attempts)], strict=True))
             done += len(attempts)
+            placed = await at_homes(self._sender, self.name, attempts)
+            for together in in_ranges(self._sender, placed, home_of_attempt):
+                found += await self._do(make(self.name, together)) or 0
+                for each in map(messages.get, together) if settles else ():
+                    if isinstance(each, AnyMessage):
+                        each.settled()
         return found
 
     async def _do(self, request: Any) -> Any:
@@ -383,8 +393,7 @@ class Queue:
             kind: the kind of the message; ``None``: any (if there are several, the first of them).
         """
         of_kind = None if kind is None else arguments.kind(kind)
-        request = ReadQueueMessage(self.name, arguments.message_id(id), of_kind)
-        found: list[StoredQueueMessage] = await self._sender.send(request)
+        found = await stored_by_id(self._sender, self.name, arguments.message_id(id), of_kind)
         return self._message(found[0]) if found else None
 
     async def result(
@@ -494,11 +503,22 @@ class Queue:
         last = arguments.moment(until, "until")
         if created_at is None:
             created_at = int((await self.info()).created_at)
-        request, trimmed, more = TrimArchive(self.name, int(created_at), last), 0, 1
-        while more and (limit is None or trimmed < limit):
-            done, more = await repeat_one(self._sender, request)
-            trimmed += done
+        trimmed, done_ranges = 0, set[bytes]()
+        while starts := {*await self._range_starts()} - done_ranges:  # a range may split meanwhile
+            for start in sorted(starts):
+                request, more = TrimArchive(self.name, int(created_at), last, start), 1
+                while more and (limit is None or trimmed < limit):
+                    done, more = await repeat_one(self._sender, request)
+                    trimmed += done
+            done_ranges |= starts
         return trimmed
+
+    async def _range_starts(self) -> list[bytes]:
+        """Return the first keys of the ranges, or one key if there is only one range."""
+        if not has_several_ranges(self._sender):
+            return [b""]
+        starts: list[bytes] = await self._sender.send(FindRangeStarts(self.name))
+        return starts
 
     def scan(
         self,

@@ -10,10 +10,13 @@ import traceback
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.commits import BACKOFF_SECONDS_FIRST
 from postroom.client.queues.messages import shown_id
+from postroom.client.queues.placing import has_several_ranges, homes
 from postroom.client.sender import Sender, has_stopped
 from postroom.errors import Invalid, Retryable, TaskFailed, ValueTooLarge
 from postroom.limits import (
@@ -26,6 +29,8 @@ from postroom.messaging.queues.requests import TaskFailure
 from postroom.protocol.failures import DeadlineExceeded
 
 _PENDING: Final = ToldResult("pending")
+ARRIVAL_SECONDS: Final = 5.0
+"""The time for which a result of an unknown message is waited for, in seconds."""
 
 
 class TaskResult(NamedTuple):
@@ -99,14 +104,18 @@ def _failed(what: str, failure: TaskFailure) -> TaskFailed:
 
 
 async def _told(sender: Sender, request: ReadResult, patience: float) -> ToldResult:
-    """Return the answer of the store; it is asked again if a node was lost meanwhile."""
-    give_up, pause = sender.monotonic() + patience, BACKOFF_SECONDS_FIRST
+    """Return the answer of the store; it is asked again if a node was lost meanwhile.
+
+    If the store has several ranges, a message may be on its way to its own.
+    """
+    begun, pause = sender.monotonic(), BACKOFF_SECONDS_FIRST
+    give_up = begun + patience
     while True:
         left = max(give_up - sender.monotonic(), 0.0)
         if patience and not left:
             return _PENDING
         try:
-            told: ToldResult = await sender.send(request, left or None)
+            told = await _answer(sender, request, left or None)
         except DeadlineExceeded:
             return _PENDING
         except Retryable as error:
@@ -115,7 +124,23 @@ async def _told(sender: Sender, request: ReadResult, patience: float) -> ToldRes
             await sender.sleep(pause * sender.random.uniform(0.5, 1.0))
             pause = min(2 * pause, RETRY_BACKOFF_SECONDS_MAX)
         else:
-            return told
+            is_late = sender.monotonic() > begun + ARRIVAL_SECONDS
+            if told.outcome != "unknown" or left <= pause or is_late:
+                return told
+            if not has_several_ranges(sender):
+                return told
+            await sender.sleep(pause)
+            pause = min(2 * pause, RETRY_BACKOFF_SECONDS_MAX)
+
+
+async def _answer(sender: Sender, request: ReadResult, patience: float | None) -> ToldResult:
+    """Return the answer of the range in which the message lies, or has lain."""
+    if has_several_ranges(sender):
+        found = await homes(sender, request.queue, [request.id], request.kind)
+        where = {"home": found[0].home} if found else {"everywhere": True, "wait": False}
+        request = msgspec.structs.replace(request, **where)
+    told: ToldResult = await sender.send(request, patience)
+    return told
 
 
 def packed_result(returned: Any, codec: Packing) -> bytes | None:

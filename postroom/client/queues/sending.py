@@ -23,6 +23,7 @@ from postroom.client.lifetime import Lifetime
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.handles import EnqueueHandle
 from postroom.client.queues.messages import AnyMessage, QueueMessage, shown_id
+from postroom.client.queues.placing import at_homes, home_of_message
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
 from postroom.messaging.queues.requests import (
@@ -30,6 +31,7 @@ from postroom.messaging.queues.requests import (
     Attempt,
     CancelMessages,
     ClaimQueue,
+    ConcernsAttempts,
     EnqueueInQueue,
     KeepResult,
     RejectMessages,
@@ -76,6 +78,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     transaction is gone.
 
     Attributes:
+        names_ids: whether it names messages by their ids.
         waited_seconds: how long it has waited for messages.
     """
 
@@ -89,6 +92,8 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     _settled: list[AnyMessage] = NO_LIST
     _ended: dict[_Ended, None] = {}
     _claimed: dict[str, dict[tuple[str, bytes], QueueMessage]] = {}
+    _claimed_in: set[int] = set()
+    names_ids: bool = False
     waited_seconds: float = 0.0
 
     # --- enqueueing
@@ -169,6 +174,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         messages = [each for each in named if isinstance(each, AnyMessage)] if settles else []
         for each in messages:
             each.check_settled_by(self._id)
+        self.names_ids |= not all(isinstance(each, AnyMessage) for each in named)
         for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
             self._buffer.grow(sum([len(each.home) + len(each.id) + 24 for each in attempts]))
@@ -260,6 +266,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             self._lifetime.start_clock()
         self._lifetime.check_still_open()
         messages = [QueueMessage(name, each, self._codec) for each in found]
+        self._claimed_in.update(self._sender.range_id(home_of_message(each)) for each in found)
         claimed = self._claimed.setdefault(name, {})
         claimed.update(
             ((each.kind, each.id), one) for each, one in zip(found, messages, strict=True)
@@ -275,6 +282,19 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         return any(self._claimed.values())
 
     # --- at the commit
+
+    async def find_homes(self) -> None:
+        """Find the messages that are named by their ids, if the store has several ranges."""
+        for index, request in enumerate(self._requests):
+            if isinstance(request, ConcernsAttempts):
+                attempts = await at_homes(self._sender, request.queue, request.attempts)
+                replaced: Any = request
+                self._requests[index] = msgspec.structs.replace(replaced, attempts=attempts)
+
+    def claimed_elsewhere(self, anchor: bytes) -> bool:
+        """Return whether messages were claimed in other ranges than that of the anchor."""
+        here = self._sender.range_id(anchor)
+        return any(each != here for each in self._claimed_in)
 
     def requests(self) -> list[Any]:
         """Return the requests of the commit, in order."""

@@ -14,8 +14,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from postroom.client.routing.awaited_claims import AwaitedClaim
 from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.changes import awaits_change, nothing_new
+from postroom.client.routing.claims import is_claim_that_waits
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import COMPANY_SECONDS, Link
 from postroom.client.routing.outcomes import too_many_waits
@@ -32,6 +36,7 @@ from postroom.client.routing.tries import FailedTries
 from postroom.client.routing.upkeep import HoldingsUpkeep
 from postroom.errors import Error
 from postroom.limits import CLIENT_WAITS_MAX
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.protocol import requests
 
 
@@ -97,15 +102,33 @@ class Assignment:
             return None
 
     def _spread(self, call: RemoteCall) -> None:
-        if not awaits_change(call.request):
-            Spread(call, self.assign_new, self.end).begin(self._lanes)
-        elif type(call) is PartCall:
-            self.end(call, nothing_new(call.request), None)  # its range was split: all begin anew
+        if awaits_change(call.request):
+            self._spread_wait(call, AwaitedChange(call, self), nothing_new)
+        elif is_claim_that_waits(call.request):
+            self._spread_wait(call, AwaitedClaim(call, self), lambda _: None)
         else:
-            links = {lane.target for lane in self._lanes if lane.target is not None}
-            if sum(link.waiting() for link in links) >= CLIENT_WAITS_MAX:
-                raise too_many_waits(CLIENT_WAITS_MAX)
-            AwaitedChange(call, self).begin(self._lanes)
+            Spread(call, self.assign_new, self.end).begin(self._lanes)
+
+    def _spread_wait(
+        self,
+        call: RemoteCall,
+        awaited: AwaitedChange | AwaitedClaim,
+        was_split: Callable[[Any], Any],
+    ) -> None:
+        """Have a call wait at several ranges.
+
+        Args:
+            call: the call, or a part of one whose range was split: then all begin anew.
+            awaited: begins the wait.
+            was_split: returns the answer to such a part.
+        """
+        if type(call) is PartCall:
+            self.end(call, was_split(call.request), None)
+            return
+        links = {lane.target for lane in self._lanes if lane.target is not None}
+        if sum(link.waiting() for link in links) >= CLIENT_WAITS_MAX:
+            raise too_many_waits(CLIENT_WAITS_MAX)
+        awaited.begin(self._lanes)
 
     def _lane_by_id(self, part: PartCall) -> Lane | None:
         """Return the lane of a part that goes to a range by its id; ``None``: it is left out."""
@@ -119,19 +142,26 @@ class Assignment:
     def assign_new(self, call: RemoteCall) -> None:
         """Have a call wait in its lane that is under way in the place of another one."""
         call.number = self._next_number()
+        if type(call.request) is ClaimQueue and not call.request.again:
+            call.request = msgspec.structs.replace(call.request, number=call.number)
         self.assign(call)
 
     def ask_again(self, call: RemoteCall, request: Any) -> None:
         """Withdraw the parts of a call, and send it with another request, which does not wait."""
+        call.request = request
+        self.begin_again(call)
+
+    def begin_again(self, call: RemoteCall) -> None:
+        """Withdraw the parts of a call, and send it again as it is."""
         self._failed_tries.again(call)  # it has a new deadline
         self.withdraw(call)
-        call.request, call.waits = request, False
+        call.waits = call.request.waits()
         self.assign(call)
 
-    def end_wait(self, call: RemoteCall, error: BaseException) -> None:
-        """Withdraw the parts of a call, and end it with an error."""
+    def end_wait(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
+        """Withdraw the parts of a call, and end it with a result or an error."""
         self.withdraw(call)
-        self.end(call, None, error)
+        self.end(call, result, error)
 
     def end(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
         """End a call."""

@@ -161,6 +161,11 @@ class UpkeepCall(RemoteCall):
         """Return whether closing need not wait for it: it is on no link."""
         return self.link is None
 
+    @property
+    def is_unwanted(self) -> bool:
+        """Return true: no caller waits for what it would be given."""
+        return True
+
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Ignore the answer: no caller waits."""
 

@@ -55,14 +55,16 @@ class Holdings:
         """Return whether the transaction may hold something at this range."""
         return transaction_id in self._transactions
 
-    def claimed(self, answer: Claimed, now: float) -> None:
-        """Note that messages of a queue were leased, or their leases extended.
+    def claimed(self, answer: Claimed, transaction_id: bytes | None, now: float) -> None:
+        """Note that messages of a queue were leased, perhaps to a transaction.
 
         This module does not follow when they are given back: the client gives signs of life until
         the last of the leases has passed.
         """
         for each in answer.messages:
             self.leased(each.lasts / 1000, now)
+        if transaction_id is not None and answer.messages:
+            self._transactions[transaction_id] = now + TRANSACTION_SECONDS_MAX
 
     def leased(self, seconds: float, now: float) -> None:
         """Note that a message is held for ``seconds``."""

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from postroom.client.routing.changes import asked_until, awaits_change, nothing_new
+from postroom.client.routing.claims import answer_of, at_once, is_claim_that_waits, turned
 from postroom.client.routing.lanes import several_ranges
 from postroom.client.routing.merges import (
     AT_ONCE,
@@ -32,13 +33,16 @@ from postroom.client.routing.merges import (
 )
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import is_of_present
-from postroom.client.sender import Sender, present
+from postroom.client.sender import Sender, given_back, present
 from postroom.errors import Error
 from postroom.limits import SPLITS_DURING_CALL_MAX
+from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.listing import ListRanges, RangeInfo
+from postroom.ranges.requests import ScanChanges
 
 
 class ForRange(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +79,9 @@ async def send_to_ranges(sender: LocalSender, answer: CameBack, wrong: WrongRang
         if is_of_present(request):
             now = await present(sender)
             request = msgspec.structs.replace(request, **{request.read_at: now})
-        parts = _parts(request, cache)
+        parts = _parts(request, cache, sender.random.getrandbits(32))
+        if parts and is_claim_that_waits(request):
+            return await _claimed(sender, request, parts, seconds)
         if parts and awaits_change(request):
             end = sender.monotonic() + (seconds or 0.0)
             first = await sender.send_to_any(request, parts, seconds)
@@ -113,13 +119,40 @@ def _owners(request: Any, cache: RangeCache) -> set[RangeDescriptor | None]:
     return owners
 
 
-def _parts(request: Any, cache: RangeCache) -> list[Any]:
+def _parts(request: Any, cache: RangeCache, rotation: int) -> list[Any]:
     """Return the requests that a request is cut into; none, if it concerns one range."""
     concern = request.concerns()
     if concern is Scope.WHOLE_STORE:
         asked = shared(request, len(cache))
         return [ForRange(each.range_id, asked) for each in cache] if len(cache) > 1 else []
-    return cut(request, concern, cache) if len(cache.owners(concern)) > 1 else []
+    return cut(request, concern, cache, rotation) if len(cache.owners(concern)) > 1 else []
+
+
+async def _claimed(
+    sender: LocalSender, request: Any, parts: list[ClaimQueue], seconds: float | None
+) -> Claimed:
+    """Return the first messages of any range for a claim that waits (:mod:`.claims`)."""
+    end = sender.monotonic() + (seconds or 0.0)
+    while True:
+        parts = turned(parts, sender.random.getrandbits(32))
+        for part in parts if request.in_hand is None else ():
+            answer: Claimed = await sender.send(at_once(part))
+            if answer.messages:
+                return answer_of(request, part, answer)
+        left = None if seconds is None else max(end - sender.monotonic(), 0.0)
+        first: Claimed | None = await sender.send_to_any(request, parts, left)
+        if first is not None:
+            return first
+        parts = cut(request, request.concerns(), await _known_ranges(sender))
+
+
+async def _known_ranges(sender: Sender) -> RangeCache:
+    """Return the ranges of now."""
+    cache = RangeCache()
+    ranges: list[RangeInfo] = await sender.send(ListRanges(b"", None))
+    told = [RangeDescriptor(each.id, each.start, each.end, each.generation) for each in ranges]
+    cache.learn(told, teller=0)
+    return cache
 
 
 async def _answer_of(sender: Sender, request: Any, parts: list[Any], seconds: float | None) -> Any:
@@ -177,13 +210,27 @@ class AnyPart(Call):
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Answer the request, and withdraw the other parts."""
-        whole = self._whole
-        if whole.done:
+        whole, part, parts = self._whole, self.request, self._whole.taken_by
+        if parts.is_over:
+            parts.give_back(part, result)
             return
         if isinstance(error, WrongRange):  # its range was split: all begin anew
-            result, error = nothing_new(self.request), None
+            is_watch, error = type(part) is ScanChanges, None
+            result = nothing_new(part) if is_watch else None
+        elif type(result) is Claimed:
+            result = answer_of(whole.request, part, result)
+        parts.is_over = True
         whole.complete(result, error)
-        whole.taken_by.withdraw(self)
+        parts.withdraw(self)
+
+
+class _GivenBack(Call):
+    """A request that gives back what a part was given too late."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Ignore the answer: no caller waits."""
 
 
 class AnyParts:
@@ -192,23 +239,32 @@ class AnyParts:
     Args:
         submit: submits a request to the store.
         cancel: withdraws one.
+        sender: names the transactions that give back messages which a part was given too late.
+
+    Attributes:
+        is_over: whether one of them has answered, or no caller waits any more.
     """
 
-    def __init__(self, submit: Callable[[Call], None], cancel: Callable[[Call], bool]) -> None:
+    def __init__(
+        self, submit: Callable[[Call], None], cancel: Callable[[Call], bool], sender: Sender
+    ) -> None:
         self._submit = submit
         self._cancel = cancel
+        self._sender = sender
         self._submitted: list[AnyPart] = []
+        self.is_over = False
 
     def ask(self, whole: Any, parts: list[Any]) -> None:
         """Submit the parts until one is answered."""
         whole.taken_by = self
         for part in parts:
-            if not whole.done:
+            if not self.is_over:
                 self._submitted.append(AnyPart(whole, part))
                 self._submit(self._submitted[-1])
 
     def cancel(self, _: Any) -> bool:
         """Withdraw all parts."""
+        self.is_over = True
         self.withdraw(None)
         return True
 
@@ -218,3 +274,12 @@ class AnyParts:
         for part in submitted:
             if part is not answered:
                 self._cancel(part)
+
+    def give_back(self, part: Any, result: Any) -> None:
+        """Give back the messages that a part was given when another one had answered."""
+        if type(result) is not Claimed:
+            return
+        sender = self._sender
+        request = given_back(sender.next_id(), sender.reading(), part, result)
+        if request is not None:
+            self._submit(_GivenBack(request))

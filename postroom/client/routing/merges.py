@@ -13,6 +13,8 @@ are asked for at once.
 The changes of a span come in one order (:mod:`.changes`). A few ranges are asked at a time, and
 their answers are merged at once: later ranges are asked only for what still fits.
 
+A claim that does not wait asks one range, and one that waits goes another way (:mod:`.claims`).
+
 A page of a list is merged in the order of the list. A range that has more tells where its page
 ends. Entries of other ranges behind that come with a later page, so no page leaves anything out.
 """
@@ -27,9 +29,24 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from postroom.client.routing.changes import asked_until, in_one_order
+from postroom.client.routing.claims import asks_one_range, joined_answers, turned
+from postroom.client.routing.queue_merges import (
+    joined_pages,
+    known_result,
+    shared_page,
+    summed_stats,
+)
 from postroom.client.routing.range_cache import RangeCache
 from postroom.messaging import due
 from postroom.messaging.history_requests import FindCommits, TraceMessage
+from postroom.messaging.queues.queries import (
+    FindHomes,
+    FindRangeStarts,
+    ListQueueMessages,
+    ReadQueueStats,
+    ReadResult,
+)
+from postroom.messaging.queues.requests import EVERY_HOME, ClaimQueue
 from postroom.messaging.requests import (
     AwaitQuiet,
     Counters,
@@ -73,10 +90,19 @@ class AnsweredPart(NamedTuple):
     answer: Any
 
 
-def cut(request: Any, concern: KeySet, cache: RangeCache) -> list[Any]:
-    """Return the parts of a request that are to be asked for, in the order of their ranges."""
+def cut(request: Any, concern: KeySet, cache: RangeCache, rotation: int = 0) -> list[Any]:
+    """Return the parts of a request that are to be asked for, in the order of their ranges.
+
+    Args:
+        request: the request.
+        concern: the keys and spans that it concerns.
+        cache: the known ranges.
+        rotation: a number that changes, so that claims begin with other ranges.
+    """
     parts = cache.cut(concern)
-    if type(request) is Scan:
+    if type(request) is ClaimQueue and asks_one_range(request):
+        parts = (turned(parts, rotation) if request.homes == EVERY_HOME else parts)[:1]
+    elif type(request) is Scan:
         parts = parts[:1]
     elif type(request) is ReverseScan:
         parts = parts[-1:]
@@ -85,6 +111,8 @@ def cut(request: Any, concern: KeySet, cache: RangeCache) -> list[Any]:
 
 def shared(request: Any, parts: int) -> Any:
     """Return a request for one of several ranges, whose answers together are one page."""
+    if type(request) is ListQueueMessages:
+        return shared_page(request, parts)
     if type(request) not in _PAGES or request.bytes_max == UNBOUNDED:
         return request
     return msgspec.structs.replace(request, bytes_max=max(request.bytes_max // parts, 1))
@@ -99,6 +127,8 @@ def merged(request: Any, answered: list[AnsweredPart]) -> Any:
         return _page(request, *answered[0])
     if kind is ListInboxes:
         return _inboxes(request, answered)
+    if kind is ClaimQueue:
+        return joined_answers(request, answered)
     return MERGES[kind]([each.answer for each in answered])
 
 
@@ -219,7 +249,10 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     AwaitQuiet: _nothing,
     BeStill: max,
     FindCommits: _joined,
+    FindHomes: _joined,
+    FindRangeStarts: _joined,
     ListDeadLetters: _letters,
+    ListQueueMessages: joined_pages,
     ListRanges: _in_order,
     ListScheduled: _schedule,
     Lock: _nothing,
@@ -227,6 +260,8 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     ProtectWhole: max,
     ReadCounters: summed,
     ReadPartitions: _parts_in_order,
+    ReadQueueStats: summed_stats,
+    ReadResult: known_result,
     Refresh: max,
     ReleaseLocks: _nothing,
     ReleaseWhole: _nothing,
@@ -242,6 +277,6 @@ AT_ONCE: Final[frozenset[type[Request]]] = frozenset({BeStill, ProtectWhole})
 """The requests whose parts an embedded store, too, sends before it awaits the first answer."""
 
 DIVISIBLE: Final[frozenset[type[Request]]] = frozenset(
-    {*MERGES, GetMany, ListInboxes, ReverseScan, Scan}
+    {*MERGES, ClaimQueue, GetMany, ListInboxes, ReverseScan, Scan}
 )
 """The requests that may go to several ranges."""

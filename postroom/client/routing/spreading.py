@@ -81,9 +81,9 @@ class Spread:
         elif type(request) is ReleaseWhole:
             for lane in lanes:
                 lane.holdings.release_whole(request.at)
-        concern = request.concerns()
+        concern, rotation = request.concerns(), self._call.number
         if isinstance(concern, KeySet):
-            parts = [PartCall(self, each) for each in cut(request, concern, lanes.cache)]
+            parts = [PartCall(self, each) for each in cut(request, concern, lanes.cache, rotation)]
         else:
             parts = self._parts_by_id()
         if not parts:
@@ -112,8 +112,8 @@ class Spread:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the call has ended, without some of its parts."""
-        return self._call.done
+        """Return whether the call has ended without some of its parts, or nobody waits for it."""
+        return self._call.is_unwanted
 
     def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
         """Take the answer to a part; end the call with the last one, or with an error.
@@ -186,7 +186,18 @@ class AwaitedChange:
         if error is None:
             self._calls.ask_again(self._call, asked_until(self._call.request, result.until))
         else:
-            self._calls.end_wait(self._call, error)
+            self._calls.end_wait(self._call, None, error)
+
+
+class Parts(Protocol):
+    """The parts of a call, as each of them sees the others."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the call has ended, or waits no more."""
+
+    def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
+        """Take the answer to a part."""
 
 
 class AssignedCalls(Protocol):
@@ -198,8 +209,11 @@ class AssignedCalls(Protocol):
     def ask_again(self, call: RemoteCall, request: Any) -> None:
         """Withdraw the parts of a call, and send it with another request, which does not wait."""
 
-    def end_wait(self, call: RemoteCall, error: BaseException) -> None:
-        """Withdraw the parts of a call, and end it with an error."""
+    def begin_again(self, call: RemoteCall) -> None:
+        """Withdraw the parts of a call, and send it again as it is."""
+
+    def end_wait(self, call: RemoteCall, result: Any, error: BaseException | None) -> None:
+        """Withdraw the parts of a call, and end it with a result or an error."""
 
 
 class PartCall(RemoteCall):
@@ -211,7 +225,7 @@ class PartCall(RemoteCall):
 
     __slots__ = ("_spread", "range_id")
 
-    def __init__(self, spread: Spread | AwaitedChange, request: Any, range_id: int = 0) -> None:
+    def __init__(self, spread: Parts, request: Any, range_id: int = 0) -> None:
         super().__init__(request)
         self._spread = spread
         self.range_id = range_id

@@ -22,6 +22,7 @@ import msgspec
 from postroom.client.routing.calls import CallWay, HeardClock, Port, RemoteCall, UpkeepCall
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import Link
+from postroom.client.routing.spreading import PartCall
 from postroom.client.sender import given_back
 from postroom.messaging.queues.requests import Claimed, ClaimQueue, Extend
 from postroom.messaging.requests import ReapQueue
@@ -134,11 +135,12 @@ class HoldingsUpkeep:
     def _claimed(self, link: Link, lane: Lane, call: RemoteCall, answer: Claimed) -> None:
         """Note the messages of a claim; give them back if no caller waits for them any more.
 
-        They belong to this client while the leaseholder hears of it.
+        They belong to this client while the leaseholder hears of it. Those of a transaction go back
+        with that, unless another range has given it messages instead.
         """
-        now, is_wanted = self._monotonic(), not call.done and type(call) is not UpkeepCall
-        if is_wanted or call.request.transaction_id is not None:
-            lane.holdings.claimed(answer, now)
+        of = call.request.transaction_id
+        if not call.is_unwanted or (of is not None and type(call) is not PartCall):
+            lane.holdings.claimed(answer, of, self._monotonic())
             self.note_holdings(link)
             return
         own_id = self._client + (GIVING_BACK + self._next_number()).to_bytes(8, "big")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Container, Generator, Iterator
 from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
-from postroom.errors import LeaseLost, StoreCorrupted, shorten
+from postroom.errors import LeaseLost, StoreCorrupted, TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.kv.engine import ValueReader
 from postroom.limits import QUEUE_EPOCH_MAX
@@ -218,13 +218,22 @@ def _missing(manager: Manager, locator: Locator) -> NoReturn:
 
 
 def locators(
-    reader: Evaluation | View, manager: Manager, id_: bytes, kind: str | None
+    reader: Evaluation | View,
+    manager: Manager,
+    id_: bytes,
+    kind: str | None,
+    *,
+    home: bytes | None = None,
 ) -> Iterator[Locator]:
     """Iterate over the messages with an id, of a kind or (``None``) of any, wherever they lie.
 
-    A few of them may be done.
+    A few of them may be done, and some may lie in other ranges. With ``home`` it is only the one
+    that lies there, if there is one.
     """
     layout = manager.layout
+    if kind is not None and home is not None:
+        yield home, kind, id_
+        return
     if kind is not None:
         locator = (id_, kind, id_)
         if reader.get(layout.body_key(*locator)) is not None:
@@ -239,21 +248,30 @@ def locators(
         if end == id_:
             yield id_, keys.unescape(name).decode(), id_
     pointers = layout.pointers(id_)
-    for raw, home in reader.iterate(pointers, keys.after_prefix(pointers)):
+    for raw, pointed in reader.iterate(pointers, keys.after_prefix(pointers)):
         name = raw[len(pointers) : -len(keys.END_OF_KEY)]
-        yield home, keys.unescape(name).decode(), id_
+        yield pointed, keys.unescape(name).decode(), id_
 
 
 def named(ctx: Evaluation, manager: Manager, attempt: Attempt) -> list[Locator]:
     """Return the messages that an attempt names, by their homes or by id.
 
     An id may name messages wherever they lie, and of any kind if no kind is named.
+
+    Raises:
+        TransactionConflict: one of them lies in another range.
     """
     if not attempt.by_id:
         return [(attempt.home, attempt.kind, attempt.id)]
     ctx.steps += 4
     is_of_one = attempt.kind or attempt.of_kind
-    return list(locators(ctx, manager, attempt.id, attempt.kind if is_of_one else None))
+    found = list(locators(ctx, manager, attempt.id, attempt.kind if is_of_one else None))
+    if not all(manager.host.bounds.contains(locator[0]) for locator in found):
+        raise TransactionConflict(
+            f"the message {shorten(attempt.id)} of the queue {manager.name!r} lies in another "
+            "range than its id, which the client did not know; nothing was changed: try again"
+        )
+    return found
 
 
 _ID_CHARACTERS_SHOWN: Final = 48

@@ -7,10 +7,12 @@ timestamp. The requests that change something are in :mod:`.requests`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
 
+from postroom.limits import QUEUE_IDS_MAX
+from postroom.messaging.queues.homes import home_of
 from postroom.messaging.queues.requests import (
     Group,
     Kind,
@@ -29,18 +31,32 @@ from postroom.ranges.contract import (
     MayWait,
     NeedsQueue,
     Read,
+    Scope,
 )
-from postroom.ranges.requests import UNBOUNDED, Count, TimestampNumber
+from postroom.ranges.requests import UNBOUNDED, Count, Key, TimestampNumber
 from postroom.ranges.rights import EVERY_QUEUE, Need, Verb
 
 # --- answers --------------------------------------------------------------------------------------
 
 
 class QueuePage(msgspec.Struct, frozen=True, array_like=True):
-    """A page of messages; ``next``: where the next page goes on (``b""``: there is none)."""
+    """A page of messages; ``next``: where the next page goes on (``b""``: there is none).
+
+    Attributes:
+        tokens: the places of the messages in the list, if they were asked for.
+    """
 
     messages: list[StoredQueueMessage]
     next: bytes = b""
+    tokens: list[bytes] = []
+
+
+class FoundHome(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message that was found by its id, and its home."""
+
+    home: bytes
+    kind: str
+    id: bytes
 
 
 class ToldResult(msgspec.Struct, frozen=True, array_like=True):
@@ -209,6 +225,9 @@ class ReadQueueMessage(NeedsQueue, Read, frozen=True, tag="read_queue_message"):
 
     With ``gone`` also for those that exist only for readers of the past: cancelled ones, and done
     ones that are to be purged. The answer is a ``list[StoredQueueMessage]``.
+
+    Attributes:
+        home: their home; ``None``: the range of the id finds those that lie there.
     """
 
     answer: ClassVar = list[StoredQueueMessage]
@@ -219,10 +238,44 @@ class ReadQueueMessage(NeedsQueue, Read, frozen=True, tag="read_queue_message"):
     id: QueueMessageId
     kind: Kind | None = None
     gone: bool = False
+    home: Key | None = None
 
     def concerns(self) -> Concern:
-        """Return the id, beside which the places of its messages are found."""
-        return KeySet((self.id,))
+        """Return the home, or the id, beside which the homes of its messages are found."""
+        return KeySet((self.id if self.home is None else self.home,))
+
+
+class FindHomes(NeedsQueue, Read, frozen=True, tag="find_homes"):
+    """A request for the homes of the messages with some ids, of any kind (``None``) or of one.
+
+    Each range tells those of its own ids. A message that is found may be gone.
+    """
+
+    answer: ClassVar = list[FoundHome]
+    since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ | Verb.WRITE | Verb.WORK,)
+
+    queue: QueueName
+    ids: Annotated[list[QueueMessageId], msgspec.Meta(max_length=QUEUE_IDS_MAX)]
+    kind: Kind | None = None
+
+    def concerns(self) -> Concern:
+        """Return the ids, beside which the homes are found."""
+        return KeySet(tuple(self.ids))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about some of the ids."""
+        return msgspec.structs.replace(self, ids=[*concern.keys])
+
+
+class FindRangeStarts(NeedsQueue, ConcernsStore, Read, frozen=True, tag="find_range_starts"):
+    """A request for the first keys of all ranges: each of them has messages of the queue."""
+
+    answer: ClassVar = list[bytes]
+    since: ClassVar = 2
+    verbs: ClassVar = (Verb.READ | Verb.WRITE | Verb.WORK,)
+
+    queue: QueueName
 
 
 class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_queue_messages"):
@@ -234,6 +287,8 @@ class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_
         start, end: bounds of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
             timestamps, ``end=0`` is unbounded.
         timestamp: as of when; 0: now.
+        with_tokens: whether the answer tells the places of its messages in the list. Those of
+            several ranges are merged by them.
     """
 
     answer: ClassVar = QueuePage
@@ -248,6 +303,7 @@ class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_
     messages_max: Count = 100
     bytes_max: Count = UNBOUNDED
     timestamp: TimestampNumber = 0
+    with_tokens: bool = False
 
 
 class ReadSchedules(NeedsQueue, ConcernsRoot, Read, frozen=True, tag="read_schedules"):
@@ -271,7 +327,13 @@ class ReadQueueStats(NeedsQueue, ConcernsStore, Read, frozen=True, tag="read_que
 
 
 class ReadResult(NeedsQueue, MayWait, Read, frozen=True, tag="read_result"):
-    """A request for what the task of a message has returned; with ``wait``, once it is over."""
+    """A request for what the task of a message has returned; with ``wait``, once it is over.
+
+    Attributes:
+        home: the home of the message; ``None``: the range of the id finds it.
+        everywhere: whether all ranges are asked: the result may be kept for longer than its
+            message, by the range in which that lay.
+    """
 
     answer: ClassVar = ToldResult
     since: ClassVar = 2
@@ -281,13 +343,17 @@ class ReadResult(NeedsQueue, MayWait, Read, frozen=True, tag="read_result"):
     id: QueueMessageId
     kind: Kind = ""
     wait: bool = False
+    home: Key | None = None
+    everywhere: bool = False
 
     def concerns(self) -> Concern:
-        """Return the id, beside which the place of its message is found."""
-        return KeySet((self.id,))
+        """Return the home of the message, or the id, beside which it is found."""
+        if self.everywhere:
+            return Scope.WHOLE_STORE
+        return KeySet((self.id if self.home is None else self.home,))
 
 
-class ListGroupResults(NeedsQueue, ConcernsRoot, Read, frozen=True, tag="list_group_results"):
+class ListGroupResults(NeedsQueue, Read, frozen=True, tag="list_group_results"):
     """A request for a page of the results of a group, in the order in which it was enqueued.
 
     Attributes:
@@ -302,3 +368,7 @@ class ListGroupResults(NeedsQueue, ConcernsRoot, Read, frozen=True, tag="list_gr
     group: Group
     after: bytes = b""
     results_max: Count = 100
+
+    def concerns(self) -> Concern:
+        """Return the home of the messages of the group."""
+        return KeySet((home_of(b"", self.group),))

@@ -26,6 +26,9 @@ from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
 from postroom.messaging.queues.queries import (
+    FindHomes,
+    FindRangeStarts,
+    FoundHome,
     ListQueueMessages,
     QueuePage,
     QueueStats,
@@ -103,6 +106,8 @@ class Reading:
         registry.reads |= {
             ReadQueues: self.read_queues,
             ReadQueueMessage: self.read_message,
+            FindHomes: self.find_homes,
+            FindRangeStarts: self.find_range_starts,
             ListQueueMessages: self.list_messages,
             ReadQueueStats: self.read_stats,
             ReadSchedules: self.read_schedules,
@@ -134,12 +139,29 @@ class Reading:
         """Evaluate ``ReadQueueMessage``."""
         manager = self.find(request.queue)
         found = []
-        for locator in locators(view, manager, request.id, request.kind):
+        for locator in locators(view, manager, request.id, request.kind, home=request.home):
             view.steps += 4
+            if not self.bounds.contains(locator[0]):
+                continue
             message = self._message_now(view, manager, locator, gone=request.gone)
             if message is not None:
                 found.append(message)
         return found
+
+    def find_homes(self, view: View, request: FindHomes) -> list[FoundHome]:
+        """Evaluate ``FindHomes``."""
+        manager = self.find(request.queue)
+        view.steps += 4 * len(request.ids)
+        return [
+            FoundHome(*locator)
+            for id_ in request.ids
+            for locator in locators(view, manager, id_, request.kind)
+        ]
+
+    def find_range_starts(self, _: View, request: FindRangeStarts) -> list[bytes]:
+        """Evaluate ``FindRangeStarts``."""
+        self.find(request.queue)
+        return [self.bounds.start]
 
     def _message_now(
         self, view: View, manager: Manager, locator: Locator, *, gone: bool
@@ -188,6 +210,7 @@ class Reading:
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         page: list[StoredQueueMessage] = []
+        tokens = list[bytes]()
         size, last = 0, request.after
         for found in self._walk(view, manager, request):
             view.steps += 2
@@ -195,13 +218,15 @@ class Reading:
             if message is not None and _is_within(message, request):
                 size += len(message.payload)
                 if len(page) >= messages_max or (page and size > bytes_max):
-                    return QueuePage(page, last)
+                    return QueuePage(page, last, tokens)
                 page.append(message)
+                if request.with_tokens:
+                    tokens.append(found.token)
             last = found.token
             if view.is_used_up():
-                return QueuePage(page, last)  # the next page goes on
+                return QueuePage(page, last, tokens)  # the next page goes on
         yield from ()
-        return QueuePage(page)
+        return QueuePage(page, tokens=tokens)
 
     def _walk(self, view: View, manager: Manager, request: ListQueueMessages) -> Iterator[_Found]:
         states = [request.state] if request.state else list(_LIVE)
@@ -262,6 +287,7 @@ class Reading:
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         page: list[StoredQueueMessage] = []
+        tokens = list[bytes]()
         size, last = 0, request.after
         span = self.bounds.data
         if request.after:
@@ -275,10 +301,12 @@ class Reading:
             if message is not None and _was(message, request, at):
                 size += len(message.payload)
                 if len(page) >= messages_max or (page and size > bytes_max):
-                    return QueuePage(page, last)
+                    return QueuePage(page, last, tokens)
                 page.append(message)
                 last = found[0][1:]
-        return QueuePage(page)
+                if request.with_tokens:
+                    tokens.append(last)
+        return QueuePage(page, tokens=tokens)
 
     def _as_of(
         self, view: View, manager: Manager, key: bytes, packed: bytes, at: int

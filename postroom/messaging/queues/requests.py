@@ -17,7 +17,7 @@ was fired before. Locator, epoch and the timestamp of firing together name an at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, ClassVar, Final, Self, TypeAlias
 
 import msgspec
 
@@ -41,7 +41,6 @@ from postroom.ranges.contract import (
     Concern,
     ConcernsRange,
     ConcernsRoot,
-    ConcernsStore,
     KeySet,
     Maintenance,
     MayWait,
@@ -80,6 +79,9 @@ ConsumerId: TypeAlias = Annotated[
 
 When a client has gone, its consumers have gone.
 """
+HomeSpan: TypeAlias = tuple[Bound, Bound | None]
+"""The homes from a first one up to, but without, an end; ``None``: there is no end."""
+EVERY_HOME: Final[HomeSpan] = (b"", None)
 
 # --- settings -------------------------------------------------------------------------------------
 
@@ -471,7 +473,7 @@ class ReplayMessages(ConcernsAttempts, Write, frozen=True, tag="replay_messages"
     attempts: list[Attempt]
 
 
-class TrimArchive(NeedsQueue, ConcernsStore, Write, frozen=True, tag="trim_archive"):
+class TrimArchive(NeedsQueue, Write, frozen=True, tag="trim_archive"):
     """A request to delete archived messages acknowledged up to a timestamp: one step of that.
 
     The answer says how many it has deleted, and whether there are more that may go
@@ -480,6 +482,7 @@ class TrimArchive(NeedsQueue, ConcernsStore, Write, frozen=True, tag="trim_archi
     Attributes:
         created_at: when the queue that is meant was made; a later queue of this name is not meant.
         until: the timestamp of the acknowledgements up to which messages are deleted.
+        near: a key of the range whose messages are deleted.
     """
 
     answer: ClassVar = list[int]
@@ -490,10 +493,11 @@ class TrimArchive(NeedsQueue, ConcernsStore, Write, frozen=True, tag="trim_archi
     queue: QueueName
     created_at: TimestampNumber
     until: TimestampNumber
+    near: Key = b""
 
-    def anchor(self) -> bytes:
-        """Return the name of the queue."""
-        return self.queue.encode()
+    def concerns(self) -> Concern:
+        """Return the key of the range."""
+        return KeySet((self.near,))
 
 
 class WhenDone(Write, frozen=True, tag="when_done"):
@@ -606,10 +610,13 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         messages: the messages that were leased to the consumer.
         over: the attempts it named that are over, by their indexes in ``in_hand``.
+        asked: the span of homes that was asked, noted by a client that asked one of several ranges;
+            ``None``: all.
     """
 
     messages: list[StoredQueueMessage]
     over: list[int] = []
+    asked: HomeSpan | None = None
 
 
 class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
@@ -625,6 +632,8 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
             before and still holds; with ``messages_max=0`` nothing else.
         in_hand: attempts of this consumer, which has no credit left. The answer says which of them
             are over; with ``wait``, as soon as one is. No message is leased.
+        homes: the span of homes that is asked, which lies in one range. The selection is by keys,
+            and a message with a group lies elsewhere.
     """
 
     answer: ClassVar = Claimed
@@ -646,11 +655,23 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
     number: Count = 0
     again: bool = False
     in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
+    homes: HomeSpan = EVERY_HOME
 
     def concerns(self) -> Concern:
-        """Return the span from which it takes messages, and the homes of those in hand."""
-        in_hand = tuple(each.home for each in self.in_hand or ())
-        return KeySet(in_hand, ((self.selection.start, self.selection.end),))
+        """Return the homes of the messages in hand, else the span of homes that is asked."""
+        if self.in_hand is None:
+            return KeySet(spans=(self.homes,))
+        return KeySet(tuple(each.home for each in self.in_hand))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about a piece of the span, or some of the messages in hand."""
+        if self.in_hand is None:
+            (homes,) = concern.spans
+            return msgspec.structs.replace(self, homes=homes)
+        homes_of, in_hand = {*concern.keys}, self.in_hand
+        return msgspec.structs.replace(
+            self, in_hand=[each for each in in_hand if each.home in homes_of]
+        )
 
 
 # --- maintenance ----------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _told(view: View, manager: Manager, request: ReadResult) -> ToldResult:
     """Return what is known of the result of a message."""
     view.steps += 6
     result = _kept(view, manager, request.kind, request.id)
-    locator = next(locators(view, manager, request.id, request.kind), None)
+    locator = next(locators(view, manager, request.id, request.kind, home=request.home), None)
     body = None if locator is None else read_body(view, manager, locator)
     if locator is None or body is None:
         return ToldResult("unknown") if result is None else _told_by(result)

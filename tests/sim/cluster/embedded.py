@@ -175,7 +175,8 @@ class EmbeddedStore(Cluster):
             return
         self._outstanding[first] = None
         replicas = node.replicas
-        self.machine.act(lambda: AnyParts(replicas.submit, replicas.cancel).ask(first, parts))
+        any_parts = AnyParts(replicas.submit, replicas.cancel, first.sender)
+        self.machine.act(lambda: any_parts.ask(first, parts))
 
     def first_answered(self, first: FirstAnswer) -> None:
         """Let a client go on."""

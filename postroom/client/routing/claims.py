@@ -1,0 +1,86 @@
+"""Claims of queue messages over several ranges: one range at a time, then all of them at once.
+
+::
+
+    does not wait ──▶ one range ─▶ its messages, and the span that was asked
+    waits ──▶ one range after the other, without a wait, until one has messages
+                └─ none has ─▶ waits in all ─▶ the first answer; the others are withdrawn
+
+Each claim begins with another range, so that none is left behind. Messages that a withdrawn part
+has claimed go back, uncounted.
+
+A claim that does not wait asks one range, as a scan does. Its answer tells the span of homes that
+was asked, and the client asks for the rest if it wants more.
+
+A consumer without credit asks the ranges of the messages that it has in hand.
+
+If a range splits in which a part waits, all begin anew.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue
+
+T = TypeVar("T")
+
+
+def is_claim_that_waits(request: Any) -> bool:
+    """Return whether a request is a claim that waits until a range has messages for it."""
+    return type(request) is ClaimQueue and request.wait
+
+
+def asks_one_range(request: ClaimQueue) -> bool:
+    """Return whether a claim is sent to one range at a time.
+
+    One that only looks for what it was given before is sent to all of them.
+    """
+    return request.in_hand is None and not request.wait and request.messages_max > 0
+
+
+def turned(parts: Sequence[T], rotation: int) -> list[T]:
+    """Return parts in their order, beginning with another one for each rotation."""
+    if not parts:
+        return []
+    first = zlib.crc32(rotation.to_bytes(8, "big")) % len(parts)
+    return [*parts[first:], *parts[:first]]
+
+
+def at_once(part: ClaimQueue) -> ClaimQueue:
+    """Return the claim that does not wait."""
+    return msgspec.structs.replace(part, wait=False)
+
+
+def answer_of(request: ClaimQueue, part: ClaimQueue, answer: Claimed) -> Claimed:
+    """Return the answer of one range to a claim over several.
+
+    Args:
+        request: the claim.
+        part: the part of it that was answered.
+        answer: the answer.
+    """
+    if request.in_hand is None:
+        asked = answer.asked or part.homes  # the part may have been cut again
+        return msgspec.structs.replace(answer, asked=asked)
+    return Claimed([], [*_over(request.in_hand, part.in_hand or (), answer.over)])
+
+
+def joined_answers(request: ClaimQueue, answered: Sequence[tuple[Any, Claimed]]) -> Claimed:
+    """Return the answer of the ranges that were asked to a claim that does not wait."""
+    if asks_one_range(request):
+        return answer_of(request, *answered[0])
+    if request.in_hand is None:
+        return Claimed([message for _, answer in answered for message in answer.messages])
+    over = [number for each in answered for number in answer_of(request, *each).over]
+    return Claimed([], sorted(over))
+
+
+def _over(in_hand: Sequence[Attempt], part: Sequence[Attempt], over: Sequence[int]) -> list[int]:
+    """Return the indexes among all attempts of those that a range has told by its own indexes."""
+    numbers = {each: number for number, each in enumerate(in_hand)}
+    return [numbers[part[index]] for index in over if index < len(part)]
