@@ -48,6 +48,7 @@ Nothing else in the project composes engine keys.
                    03 range 09 07                           where to go on deleting what is useless
                    03 range 09 08 part                      a part of an export that is restored
                    03 range 0A <anchor> transaction         committed: spans that have not heard
+                   03 range 0B queue ...                    as 08: the two take turns at each split
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that have something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -112,6 +113,8 @@ RECORD: Final = b"\x05"
 MARKS: Final = b"\x06"
 PREPARED: Final = b"\x07"
 QUEUES: Final = b"\x08"
+OTHER_QUEUES: Final = b"\x0b"
+"""The kind of the index of queues that takes turns with ``QUEUES`` (:mod:`.queues.dividing`)."""
 
 SCHEDULED: Final = b"\x01"
 READY: Final = b"\x02"
@@ -272,9 +275,27 @@ def dropped_queues_prefix(range_id: int) -> bytes:
     return queue_definitions_prefix(range_id) + b"\xff"
 
 
-def queue_prefix(range_id: int, queue: int) -> bytes:
-    """Return the key prefix of a queue; its subspace (``SCHEDULED``, ``READY``, ...) follows."""
-    return RANGE + u64(range_id) + QUEUES + u32(queue)
+def queue_prefix(range_id: int, queue: int, index: bytes = QUEUES) -> bytes:
+    """Return the key prefix of a queue; its subspace (``SCHEDULED``, ``READY``, ...) follows.
+
+    ``index`` is ``QUEUES`` or ``OTHER_QUEUES``.
+    """
+    return RANGE + u64(range_id) + index + u32(queue)
+
+
+def queue_counters_key(range_id: int, queue: int, index: bytes = QUEUES) -> bytes:
+    """Return the key of the counters of a queue."""
+    return queue_counters_prefix(range_id, index) + str(queue).encode()
+
+
+def queue_counters_prefix(range_id: int, index: bytes = QUEUES) -> bytes:
+    """Return the key prefix of the counters of all queues; the number follows, as text."""
+    return record_key(range_id, "queue " if index == QUEUES else "other queue ")
+
+
+def is_of_queues(raw: bytes) -> bool:
+    """Return whether an engine key of a range belongs to the index, or the counters, of queues."""
+    return raw[9:10] == QUEUES or raw[9:].startswith(queue_counters_prefix(0)[9:])
 
 
 def staging_prefix(range_id: int, subspace: bytes = b"") -> bytes:

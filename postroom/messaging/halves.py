@@ -5,7 +5,8 @@
     outboxes, dead letters, counters       stay left: they have a sender's identity
     postponed messages that hold up        go with their key, from outbox to outbox
     marks of channels                      go with their keys
-    queues, staged rows, loads, restores   are refused
+    the index of queues                    is divided beforehand (:mod:`.queues.dividing`)
+    staged rows, loads, restores           are refused
 
 A postponed message that holds up an inbox has a record beside that inbox, which says where the
 message waits (:mod:`.inbox_index`). Both must be in one range. All other entries of the outboxes
@@ -27,11 +28,14 @@ import msgspec
 
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
+from postroom.kv.engine import ValueReader
 from postroom.limits import PROPOSAL_BYTES_MAX, SPLIT_HELD_UP_MAX
 from postroom.messaging.handover import marks
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import mail_entries
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.queues.dividing import QueueHalves
+from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import Counters
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.descriptor import RangeDescriptor
@@ -59,13 +63,22 @@ class MessagingHalves:
         bounds: the bounds of the range.
         outboxes: its outboxes.
         inboxes: its inboxes.
+        queues: its queues.
     """
 
-    def __init__(self, range_id: int, bounds: Bounds, outboxes: Outboxes, inboxes: Inboxes) -> None:
+    def __init__(
+        self,
+        range_id: int,
+        bounds: Bounds,
+        outboxes: Outboxes,
+        inboxes: Inboxes,
+        queues: RangeQueues,
+    ) -> None:
         self._range_id = range_id
         self._bounds = bounds
         self._outboxes = outboxes
         self._inboxes = inboxes
+        self.queues = QueueHalves(range_id, queues)
         self._key: bytes | None = None
         self._cursor: bytes | None = None
 
@@ -75,7 +88,7 @@ class MessagingHalves:
 
     def prepared(self, key: bytes | None) -> None:
         """Begin to note which inboxes are held up, or cease to."""
-        self._key = self._cursor = key
+        self._key = self._cursor = self.queues.key = key
         self._inboxes.held_up = None if key is None else set()
 
     # --- records that cannot be divided
@@ -92,6 +105,7 @@ class MessagingHalves:
                 f"range {self._range_id} has {', '.join(found)}, which cannot be divided; nothing "
                 "was changed: only ranges without them can be split"
             )
+        self.queues.check(ctx)
 
     def _queues(self, ctx: Evaluation) -> list[str]:
         prefix = keys.queue_definitions_prefix(self._range_id)
@@ -118,11 +132,24 @@ class MessagingHalves:
         return (
             deliverable.has_due_from(ctx, key) or executable.has_due(ctx)
             or deliverable.outgoing.has_own_from(key) or executable.outgoing.has_own_from(b"")
+            or self.queues.must_wait()
         )  # fmt: skip
 
     # --- messages and marks that go with their keys
 
+    def has_rest(self, stored: ValueReader) -> bool:
+        """Return whether something of an earlier split is left to delete."""
+        return self.queues.has_rest(stored)
+
+    def give_up(self, ctx: Evaluation) -> None:
+        """Stage the end of what was divided for a split that is cancelled."""
+        self.queues.give_up(ctx)
+
     def divide_some(self, ctx: Evaluation) -> bool:
+        """Divide some of the index of queues, then look for inboxes that are held up."""
+        return self.queues.divide_some(ctx) or self._look_for_held_up(ctx)
+
+    def _look_for_held_up(self, ctx: Evaluation) -> bool:
         """Look for inboxes of the right half that are held up."""
         held_up = self._inboxes.held_up
         if self._cursor is None or held_up is None:
@@ -144,6 +171,7 @@ class MessagingHalves:
         held_up = self._inboxes.held_up
         if self._cursor is not None or held_up is None:
             raise Unavailable("the split is not prepared yet", retry_after=0.01)
+        self.queues.halve(ctx, right)
         moved = self._move(ctx, sorted(key for key in held_up if key >= right.start), right)
         self._divide_marks(ctx, right)
         ctx.count("pending_messages", -moved)
@@ -185,3 +213,4 @@ class MessagingHalves:
     def halved(self) -> None:
         """Forget the order of inboxes, some of which are the right half's now."""
         self._inboxes.bounds_changed()
+        self.queues.halved()

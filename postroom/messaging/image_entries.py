@@ -141,6 +141,28 @@ def table_of(name: bytes) -> str | None:
     return _OF_RANGE.get(kind, _NO_TABLE)[0]
 
 
+def _named_as_first(raw: bytes, index: bytes) -> bytes:
+    """Return the name of an entry of a range that has another index than ``keys.QUEUES``.
+
+    Entries of an index that is not in use have names of no image.
+    """
+    of_range, rest = raw[:9], raw[9:]
+    for kind, other in ((index, keys.QUEUES), (keys.QUEUES, index)):
+        prefix = keys.queue_counters_prefix(0, kind)[9:]
+        if rest.startswith(prefix):
+            named = keys.queue_counters_prefix(0, other)[9:]
+            return keys.RANGE + named + rest[len(prefix) :]
+    if rest[:1] == index:
+        return keys.RANGE + keys.QUEUES + rest[1:]
+    if rest[:1] == keys.QUEUES and not raw.startswith(_definitions_of(of_range)):
+        return keys.RANGE + index + rest[1:]
+    return keys.RANGE + rest
+
+
+def _definitions_of(of_range: bytes) -> bytes:
+    return of_range + keys.QUEUES + keys.u32(0)
+
+
 def _is_counters(record: bytes) -> bool:
     if record in {_COUNTERS, NUMBER_RECORD.encode()}:
         return True
@@ -148,15 +170,20 @@ def _is_counters(record: bytes) -> bool:
     return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
 
 
-def shown(raw: bytes, stored: bytes) -> tuple[bytes, bytes] | None:
+def shown(raw: bytes, stored: bytes, index: bytes = keys.QUEUES) -> tuple[bytes, bytes] | None:
     """Return the name and the value of a stored entry, as the image has them.
 
     `None`: it is no part of an image, like a key that was deleted, or the counters of a range that
     has seen no message.
+
+    Args:
+        raw: its engine key.
+        stored: its value.
+        index: the kind of the index of queues that its range has. All images have the same one.
     """
     name = raw
     if raw[:1] == keys.RANGE:
-        name = keys.RANGE + raw[9:]
+        name = keys.RANGE + raw[9:] if index == keys.QUEUES else _named_as_first(raw, index)
         if name == _APPLIED_NAME:
             sums = decode_applied(stored).sums
             return (COUNTERS_NAME, sums) if sums else None

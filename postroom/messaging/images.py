@@ -62,12 +62,14 @@ def walk(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, Shown | No
 
     It is `None` if the key is no part of an image.
     """
-    shown = entries.shown
+    shown, index = entries.shown, keys.QUEUES
+    if span.lower[:1] == keys.RANGE:
+        index = records.index_in_use(reader, int.from_bytes(span.lower[1:9], "big"))
     bound: bytes | None = span.lower
     while bound is not None:
         lower, bound, passed = bound, None, 0
         for raw, stored in reader.iterate(lower, span.upper):
-            entry = shown(raw, stored)
+            entry = shown(raw, stored, index)
             yield raw, entry
             if entry is not None:
                 passed = 0
@@ -83,6 +85,8 @@ def _beyond(raw: bytes) -> bytes:
     if raw[:1] == keys.RANGE:
         if raw[9:10] == keys.GARBAGE:
             return raw[:9] + keys.RECORD
+        if raw[9:10] in {keys.QUEUES, keys.OTHER_QUEUES}:  # the index that is not in use
+            return keys.after_prefix(raw[:10])
     elif raw[:1] == keys.DATA:
         end = raw.index(keys.END_OF_KEY, 1) + 2
         if raw[end : end + 1] in {keys.HISTORY, keys.REAPED}:

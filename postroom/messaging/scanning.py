@@ -62,7 +62,7 @@ from postroom.messaging.inbox_index import mail_entries
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue
 from postroom.messaging.queues.enqueueing import outstanding
-from postroom.messaging.queues.records import QueueLayout
+from postroom.messaging.queues.records import QueueLayout, index_in_use
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
@@ -366,10 +366,10 @@ def _counters(scope: ScanScope) -> Iterator[Found]:
     place = keys.record_key(range_id, APPLIED_RECORD)
     if scope.lower <= place:
         yield place, ("", 0, False, _encode(read_counters(reader, range_id)), b"")
+    index = index_in_use(reader, range_id)
     for raw, each in Definitions(range_id).iterate(reader, scope.lower):
-        claimed = counters.read_queue_counts(
-            reader.get(QueueLayout(range_id, each.number).counters)
-        )
+        place = keys.queue_counters_key(range_id, each.number, index)
+        claimed = counters.read_queue_counts(reader.get(place))
         scope.view.steps += 1
         yield raw, (each.name, each.number, each.dropped, b"", _encode(claimed))
 
@@ -414,7 +414,7 @@ def _places(scope: ScanScope) -> Iterator[Found]:
     if definition is None:
         raise no_such_queue(queue)
     number = definition.number
-    layout = QueueLayout(scope.range_id, number)
+    layout = QueueLayout(scope.range_id, number, index_in_use(reader, scope.range_id))
     for raw, stored in reader.iterate(*scope.rest_of(keys.KeySpan(layout.scheduled, layout.ticks))):
         places = _places_in_queue(reader, raw, len(layout.whole), stored)
         yield raw, [(queue, number, *place) for place in places]

@@ -98,7 +98,9 @@ class Messaging:
         self.inboxes.beginnings = self.attempts
         self.queues = RangeQueues(range_id, environment)
         self._bounds = replica.bounds
-        self._halves = MessagingHalves(range_id, replica.bounds, self.outboxes, self.inboxes)
+        self._halves = MessagingHalves(
+            range_id, replica.bounds, self.outboxes, self.inboxes, self.queues
+        )
         self._registry.divisible.append(self._halves)
         self._register(environment, check_age, replica.bounds, replica.intents)
         self.rider, self.hear = self.queues, environment.answer_woken
@@ -152,12 +154,19 @@ class Messaging:
 
     # --- a companion
 
+    @property
+    def is_dividing(self) -> bool:
+        """Return whether the queues are divided for a split."""
+        return self._halves.queues.key is not None
+
     def sum_up(self, ctx: Evaluation) -> None:
         """Stage the counters, and wake the services if the proposal leaves entries for them."""
         if ctx.tally:
             self.conservation.finish(ctx)
         if ctx.notes:
             sum_up(ctx)
+        if self.is_dividing:
+            self._halves.queues.follow(ctx)
         deliverable, executable = self.outboxes.deliverable, self.outboxes.executable
         if deliverable.has_stored:
             deliverable.has_stored = False

@@ -410,7 +410,7 @@ class Evaluation:
         """Return the pairs in a span, with the writes of this moment."""
         overlay = self._overlay(lower, upper)
         stored = self._reader.iterate(lower, upper, reverse=reverse)
-        return _merged(stored, overlay, reverse=reverse) if overlay else stored
+        return merged(stored, overlay, reverse=reverse) if overlay else stored
 
     def written(self, lower: bytes, upper: bytes) -> list[bytes]:
         """Return the engine keys in a span that this and earlier requests have written, sorted."""
@@ -571,9 +571,10 @@ def too_much_moved() -> TransactionTooLarge:
     )
 
 
-def _merged(
+def merged(
     stored: Iterator[tuple[bytes, bytes]], overlay: WriteSet, *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over stored pairs, in order, with the writes over them."""
     added = sorted(
         ((k, v) for k, v in overlay.items() if v is not None), key=itemgetter(0), reverse=reverse
     )

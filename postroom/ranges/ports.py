@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import Error
-from postroom.kv.engine import BlockDamaged, Reader, WriteSet
+from postroom.kv.engine import BlockDamaged, Reader, ValueReader, WriteSet
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
@@ -89,6 +89,10 @@ class Companion(Protocol):
     """
 
     rider: Rider
+
+    @property
+    def is_dividing(self) -> bool:
+        """Return whether it sums up each proposal, also one without a tally and notes."""
 
     def deliver_sent(self, ctx: Evaluation) -> Iterator[None] | None:
         """Deliver the messages that the requests have sent.
@@ -169,7 +173,16 @@ class Divisible(Protocol):
         """
 
     def divide_some(self, ctx: Evaluation) -> bool:
-        """Look for a part of what goes with its key; return whether there is more to look for."""
+        """Look for a part of what goes with its key; return whether there is more to look for.
+
+        While no split is prepared: delete a part of what an earlier one has left.
+        """
+
+    def has_rest(self, stored: ValueReader) -> bool:
+        """Return whether an earlier split has left something to delete."""
+
+    def give_up(self, ctx: Evaluation) -> None:
+        """Stage the end of what was done for a split that is cancelled."""
 
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether something is due for keys from ``key`` on, which would be overtaken."""

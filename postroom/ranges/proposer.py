@@ -165,7 +165,7 @@ class Proposer:
         ctx.sum_up()
         if self._feed.floor is not None:
             ctx.after.append(self._feed.followed(ctx.staged, ctx.last_commit))
-        if ctx.tally or ctx.notes:
+        if ctx.tally or ctx.notes or self.companion.is_dividing:
             self.companion.sum_up(ctx)
         if ctx.garbage:
             listing = self._garbage.finish(ctx)

@@ -7,9 +7,10 @@ that is applied (Spanner and CockroachDB check the same below Raft).
 *Snapshots.* A member that lags is sent all engine keys of the range (:mod:`.bounds`), in chunks,
 from one moment of the engine. A chunk is a MessagePack list of pairs, in the order of their keys,
 about ``CHUNK_BYTES`` long, and longer only if a single pair is. The first one has the descriptor
-alone, or nothing if the range was never split. It tells the receiver which keys will come. A
-snapshot is refused while another range of the node owns one of them (``may_take``): that range
-lags, and will give them up. The state is read from an engine snapshot as it is sent, and put in
+alone, or nothing if the range was never split. It tells the receiver which keys will come. The
+metadata of a right half that is prepared comes along (:data:`RIGHT_HALF_RECORD`). A snapshot is
+refused while another range of the node owns one of them (``may_take``): that range lags, and will
+give them up. The state is read from an engine snapshot as it is sent, and put in
 place in pieces of about ``PIECE_BYTES``. It is never in memory as a whole on either side::
 
     install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
@@ -56,6 +57,8 @@ from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Registry
 
 APPLIED_RECORD: Final = "applied"
+RIGHT_HALF_RECORD: Final = "right half"
+"""The record of a range that is split soon: the id of the right half, whose metadata it has."""
 
 
 class AppliedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -301,7 +304,14 @@ def _metadata(range_id: int) -> keys.KeySpan:
 
 def spans(stored: Reader, range_id: int) -> list[keys.KeySpan]:
     """Return the spans of the engine keys of a range, within the bounds that are stored."""
-    return [_metadata(range_id), *Bounds(read_descriptor(stored, range_id)).spans]
+    content = Bounds(read_descriptor(stored, range_id)).spans
+    return [_metadata(range_id), *_right_half(stored, range_id), *content]
+
+
+def _right_half(stored: Reader, range_id: int) -> list[keys.KeySpan]:
+    """Return the span of the metadata of a right half that a range has, if it has any."""
+    told = stored.get(keys.record_key(range_id, RIGHT_HALF_RECORD))
+    return [] if told is None else [_metadata(int.from_bytes(told, "big"))]
 
 
 def open_snapshot(engine: Engine, range_id: int) -> StateSnapshot:
@@ -329,9 +339,8 @@ class _SnapshotChunks:
 
 
 def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
-    key = descriptor_key(range_id)
-    told = frozen.get(key)
-    yield _encode([] if told is None else [(key, told)])
+    told = ((key, frozen.get(key)) for key in _told_first(range_id))
+    yield _encode([(key, value) for key, value in told if value is not None])
     pairs: list[tuple[bytes, bytes]] = []
     size = 0
     for span in spans(frozen, range_id):
@@ -348,7 +357,8 @@ def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
 def is_chunk(range_id: int, data: bytes) -> bool:
     """Return whether ``data``, from the network, contains pairs of this range, in order.
 
-    The bounds of the range are known, and checked, only when they are put in place.
+    The bounds of the range, and the right half whose metadata it has, are known, and checked, only
+    when the pairs are put in place.
     """
     if not data:
         return True
@@ -359,9 +369,9 @@ def is_chunk(range_id: int, data: bytes) -> bool:
         return False
     before = b""
     for key, _ in pairs:
-        if key <= before or not any(
-            span.lower <= key < span.upper for span in (metadata, _CONTENT)
-        ):
+        is_own = any(span.lower <= key < span.upper for span in (metadata, _CONTENT))
+        is_of_right_half = metadata.upper <= key < _CONTENT.lower and keys.is_of_queues(key)
+        if key <= before or not (is_own or is_of_right_half):
             return False
         before = key
     return True
@@ -373,25 +383,25 @@ def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[
     Raises:
         StoreCorrupted: the chunks contain keys outside of the bounds of their range.
     """
-    metadata, *content = spans(stored, range_id)
+    metadata, *others = spans(stored, range_id)
     records = keys.KeySpan(keys.record_key(range_id, ""), metadata.upper)
-    for span in (keys.KeySpan(metadata.lower, records.lower), *content):
+    for span in (keys.KeySpan(metadata.lower, records.lower), *others):
         yield from _removals(stored, span)
     outdated = {key for key, _ in stored.iterate(*records)}
     piece: WriteSet = {}
     size = 0
     chunks = iter(chunks)
     first = next(chunks, b"")
-    arriving = Bounds(_descriptor_in(range_id, first))
-    if list(arriving.spans) != content:
-        for span in arriving.spans:
+    arriving = _Arriving(range_id, first)
+    if arriving.others != others:
+        for span in arriving.others:
             yield from _removals(stored, span)
     for chunk in chain((first,), chunks):
         if piece and size + len(chunk) > PIECE_BYTES:
             yield piece
             piece, size = {}, 0
         pairs = _pairs.decode(chunk) if chunk else []
-        _check_within(arriving, pairs)
+        arriving.check(pairs)
         piece.update(pairs)
         outdated.difference_update(key for key, _ in pairs)
         size += len(chunk)
@@ -408,7 +418,8 @@ def clear(
     The descriptor goes first, so that the range is not taken for one that is here.
     """
     yield {descriptor_key(range_id): None}
-    yield from _removals(stored, _metadata(range_id))
+    for span in (*_right_half(stored, range_id), _metadata(range_id)):
+        yield from _removals(stored, span)
     for start, end in spans:
         for span in Bounds(RangeDescriptor(range_id, start, end)).spans:
             yield from _removals(stored, span)
@@ -420,14 +431,44 @@ def _descriptor_in(range_id: int, first: bytes) -> RangeDescriptor:
     return decode_descriptor(told, range_id)
 
 
-def _check_within(bounds: Bounds, pairs: list[tuple[bytes, bytes]]) -> None:
-    for key, _ in pairs:
-        if key >= _CONTENT.lower and not bounds.contains_engine_key(key):
-            raise StoreCorrupted(
-                f"the snapshot of range {bounds.descriptor.range_id} that came has the key "
-                f"{shorten(keys.user_key(key))}, which the range does not contain; this replica "
-                "stops: wipe it, and let it be fed again"
-            )
+def _told_first(range_id: int) -> tuple[bytes, bytes]:
+    """Return the keys of the records that the first chunk tells, in order."""
+    return descriptor_key(range_id), keys.record_key(range_id, RIGHT_HALF_RECORD)
+
+
+class _Arriving:
+    """The range that a snapshot brings.
+
+    Attributes:
+        others: the spans of its engine keys beside its metadata.
+    """
+
+    def __init__(self, range_id: int, first: bytes) -> None:
+        self._range_id = range_id
+        self._bounds = Bounds(_descriptor_in(range_id, first))
+        told = dict(_pairs.decode(first) if first else ())
+        right_id = told.get(keys.record_key(range_id, RIGHT_HALF_RECORD))
+        self._of_right = [] if right_id is None else [_metadata(int.from_bytes(right_id, "big"))]
+        self.others = [*self._of_right, *self._bounds.spans]
+
+    def check(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Check that the pairs of a chunk belong to the range.
+
+        Raises:
+            StoreCorrupted: one does not.
+        """
+        spans = (_metadata(self._range_id), *self.others)
+        for key, _ in pairs:
+            if not any(lower <= key < upper for lower, upper in spans):
+                raise StoreCorrupted(
+                    f"the snapshot of range {self._range_id} that came has the key {_shown(key)}, "
+                    "which the range does not contain; this replica stops: wipe it, and let it be "
+                    "fed again"
+                )
+
+
+def _shown(key: bytes) -> str:
+    return shorten(keys.user_key(key) if key >= _CONTENT.lower else key)
 
 
 def _removals(stored: Reader, span: keys.KeySpan) -> Iterator[WriteSet]:

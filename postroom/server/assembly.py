@@ -309,7 +309,7 @@ def host_range(
 
 def _first_due(made: RangeComponents, engine: Engine) -> int:
     """Return when the services of a range have something to do, as a timestamp; 0: never."""
-    is_split = made.preparing.record is not None
+    is_split = made.preparing.record is not None or made.preparing.has_rest()
     if is_split or has_under_way(engine, made.replica.range_id):
         return made.replica.reading()
     return made.messaging.first_due(engine)

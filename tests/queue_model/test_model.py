@@ -6,6 +6,7 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.requests import ClaimSelection, QueueSettings, StoredQueueMessage
+from tests.queue_model import dividing
 from tests.queue_model.__main__ import play
 from tests.queue_model.reference import Message, Reference, Wrong
 
@@ -21,6 +22,13 @@ def test_a_store_does_what_the_reference_does(first: int) -> None:
 @pytest.mark.parametrize("seed", [*range(3), 1000, 1286])
 def test_three_nodes_do_what_the_reference_does_though_some_are_killed(seed: int) -> None:
     assert play(seed, nodes=3) > 20
+
+
+@pytest.mark.parametrize("first", range(0, 36, HISTORIES))
+def test_a_queue_that_is_divided_does_what_the_reference_does(first: int) -> None:
+    played = [dividing.play(seed) for seed in range(first, first + HISTORIES)]
+    assert sum(copied for copied, _ in played) > 50
+    assert sum(is_split for _, is_split in played) > 2
 
 
 def test_a_message_is_a_candidate_until_one_before_it_is_due() -> None:

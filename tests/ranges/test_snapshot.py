@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import CHUNK_BYTES_MAX
 from postroom.ranges import state as range_state
-from postroom.ranges.state import APPLIED_RECORD, AppliedRecord, encode_applied
+from postroom.ranges.state import APPLIED_RECORD, RIGHT_HALF_RECORD, AppliedRecord, encode_applied
 
 APPLIED_KEY = keys.record_key(1, APPLIED_RECORD)
 OUTSIDE = {keys.store_key("store"): b"me", keys.raft_log_prefix(1) + b"h": b"hard state"}
@@ -49,6 +50,45 @@ def test_a_range_moves_whole_and_nothing_else_does() -> None:
 
 
 OTHER_RANGE = keys.record_key(2, "applied")
+COPIES = {
+    keys.record_key(1, RIGHT_HALF_RECORD): keys.u64(3),
+    keys.queue_prefix(3, 1) + b"of a right half": b"copy",
+    keys.queue_counters_key(3, 1): b"counters",
+}
+
+
+def test_the_metadata_of_a_right_half_that_is_prepared_moves_with_its_range() -> None:
+    source, target = engine(10), engine(10, b"old")
+    source.write({**COPIES, OTHER_RANGE: b"not ours"}, sync=True)
+    target.write({keys.queue_prefix(3, 2) + b"of before": b"old"}, sync=True)
+    chunks = chunks_of(source)
+    assert all(range_state.is_chunk(1, chunk) for chunk in chunks)
+    for piece in range_state.install(target, 1, chunks):
+        target.write(piece, sync=False)
+    assert content(target) == content(source)
+    assert {key: target.get(key) for key in COPIES} == COPIES
+    assert target.get(keys.queue_prefix(3, 2) + b"of before") is None
+    assert target.get(OTHER_RANGE) is None
+    for piece in range_state.install(target, 1, chunks_of(engine(10))):
+        target.write(piece, sync=False)
+    assert not any(map(target.get, COPIES))
+
+
+def test_the_metadata_of_a_right_half_that_is_prepared_is_cleared_with_its_range() -> None:
+    source = engine(10)
+    source.write({**COPIES, OTHER_RANGE: b"theirs"}, sync=True)
+    for piece in range_state.clear(source, 1, [(b"", None)]):
+        source.write(piece, sync=False)
+    assert not content(source)
+    assert not any(map(source.get, COPIES))
+    assert source.get(OTHER_RANGE) == b"theirs"
+
+
+def test_a_snapshot_with_metadata_of_a_range_that_it_does_not_tell_is_refused() -> None:
+    source, target = engine(10), engine(0)
+    chunks = [*chunks_of(source), msgspec.msgpack.encode([(keys.queue_prefix(3, 1), b"foreign")])]
+    with pytest.raises(StoreCorrupted, match="does not contain"):
+        list(range_state.install(target, 1, chunks))
 
 
 def test_a_snapshot_is_of_one_moment_and_knows_its_index() -> None:

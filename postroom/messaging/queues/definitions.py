@@ -26,7 +26,7 @@ from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
-from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, damaged
+from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, damaged, index_in_use
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -333,15 +333,16 @@ class Definitions:
             return []
         numbers = {definition.number for definition in known}
         found: list[QueueDefinition] = []
-        cursor = keys.after_prefix(self._prefix)
+        index = index_in_use(ctx, self._range_id)
+        cursor = keys.queue_prefix(self._range_id, 1, index)
         begins = len(self._prefix) - _NUMBER_BYTES
-        end = keys.after_prefix(self._prefix[:begins])
+        end = keys.after_prefix(cursor[:begins])
         while True:
             first = next(iter(ctx.iterate(cursor, end)), None)
             if first is None:
                 return found
             number = int.from_bytes(first[0][begins : len(self._prefix)], "big")
-            cursor = keys.after_prefix(keys.queue_prefix(self._range_id, number))
+            cursor = keys.after_prefix(keys.queue_prefix(self._range_id, number, index))
             ctx.steps += 1
             if number not in numbers:
                 found.append(QueueDefinition(name, number, ctx.timestamp, NOBODY_KNOWS))

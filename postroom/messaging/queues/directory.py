@@ -44,7 +44,7 @@ from postroom.messaging.queues.definitions import (
     retention,
 )
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged
+from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, index_in_use
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -422,11 +422,12 @@ def survey(stored: Reader, range_id: int, wall: int) -> Iterator[Seen]:
         range_id: the id of the range.
         wall: now, by the wall clock.
     """
+    index = index_in_use(stored, range_id)
     begins = len(keys.queue_prefix(range_id, 0)) - _NUMBER_BYTES
-    end = keys.after_prefix(keys.queue_prefix(range_id, 0)[:begins])
+    end = keys.after_prefix(keys.queue_prefix(range_id, 0, index)[:begins])
     size, seen = begins + _NUMBER_BYTES, Seen(0)
     after = _AFTER.get
-    cursor: bytes | None = keys.queue_prefix(range_id, 1)
+    cursor: bytes | None = keys.queue_prefix(range_id, 1, index)
     while cursor is not None:
         wanted, cursor, passed = cursor, None, 0
         for key, packed in stored.iterate(wanted, end):

@@ -191,7 +191,7 @@ class Manager:
     def __init__(self, range_id: int, definition: QueueDefinition, host: RangeQueues) -> None:
         self.definition = definition
         self.range_id = range_id
-        self.layout = QueueLayout(range_id, definition.number)
+        self.layout = QueueLayout(range_id, definition.number, host.index)
         self.counted = QueueCounts()
         self.leases = LeaseTable(host.waits, lambda client: host.holds(self, client))
         self.consumers = Consumers(self.leases)

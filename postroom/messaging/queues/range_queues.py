@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from postroom.errors import Invalid, TransactionTooLarge
+from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
@@ -35,10 +36,17 @@ from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
 from postroom.messaging.queues.figures import QueueReport, report
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
+from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Rescheduling
 from postroom.messaging.queues.reading import Reading
-from postroom.messaging.queues.records import UNREADABLE, QueueDamaged, QueueLayout, damaged
+from postroom.messaging.queues.records import (
+    UNREADABLE,
+    QueueDamaged,
+    QueueLayout,
+    damaged,
+    index_in_use,
+)
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
     QueueDefinition,
@@ -82,6 +90,7 @@ class RangeQueues:
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
+        index: the kind of the index of queues that is in use.
         bounds, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
@@ -95,6 +104,7 @@ class RangeQueues:
         self._stepped: list[Manager] = []
         self._most: tuple[int, Manager | None] = 0, None
         self._stored: Reader | None = None
+        self.index = keys.QUEUES
         self.bounds = environment.bounds
         self.kept = environment.kept
         self.waits = environment.waits
@@ -141,6 +151,7 @@ class RangeQueues:
         """
         self.end()
         self._stored = stored
+        self.index = index_in_use(stored, self._range_id)
         if not is_whole:
             return
         directory = self._directory
@@ -203,6 +214,39 @@ class RangeQueues:
         self._claiming.remember(manager)
         self.plan(manager)
         return manager
+
+    def begin_again(self) -> None:
+        """Begin with another index, since the range was split.
+
+        Requests that wait begin anew. Messages that were to be given back still are.
+        """
+        assert self._stored is not None
+        waiting = [each for manager in self._by_name.values() for each in manager.consumers]
+        tokens = [*waiting, *self.waits.all()]
+        to_give_back = {
+            manager.name: manager.to_give_back
+            | {attempt_of(each): None for waiter in manager.consumers if waiter.granted
+               for each in waiter.messages}
+            for manager in self._by_name.values()
+        }  # fmt: skip
+        self.restart(self._stored)
+        for name, attempts in to_give_back.items():
+            manager = self._directory.manager(name) if attempts else None
+            if manager is not None:
+                manager.to_give_back |= attempts
+                self.wake_by(manager, self.monotonic())
+        self._environment.wake_tokens(tokens)
+
+    def gives_back(self) -> bool:
+        """Return whether the next step gives messages back."""
+        return any(each.to_give_back for each in self._by_name.values())
+
+    def limited_as_a_whole(self) -> list[str]:
+        """Return the queues with limits that hold for all of their messages."""
+        return [
+            each.name for each in self._directory.defined.values()
+            if each.settings.max_concurrency is not None or each.settings.max_rate is not None
+        ]  # fmt: skip
 
     def end(self) -> None:
         """Forget everything, at the end of the lease."""
@@ -550,7 +594,8 @@ class RangeQueues:
         others = sorted(self._directory.defined.keys() - self._by_name.keys())
         damage: QueueDamaged | None = None
         for name in others[: queues_max - len(in_use)]:
-            layout = QueueLayout(self._range_id, self._directory.defined[name].number)
+            number = self._directory.defined[name].number
+            layout = QueueLayout(self._range_id, number, self.index)
             try:
                 counts = read_queue_counts(stored.get(layout.counters))
             except UNREADABLE as error:

@@ -54,7 +54,7 @@ import msgspec
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader
+from postroom.kv.engine import Reader, ValueReader
 from postroom.limits import TROUBLE_CHARACTERS_MAX
 from postroom.log_once import shown
 from postroom.messaging import due as times
@@ -207,6 +207,7 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
         group: the group of its message.
         value: what the task returned, packed; ``None``: nothing.
         failure: the failure of which the message died.
+        home: the home of its message.
     """
 
     seq: bytes
@@ -214,14 +215,16 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: str = ""
     value: bytes | None = None
     failure: TaskFailure | None = None
+    home: bytes = b""
 
 
 class ResultName(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The message to which a listed result belongs."""
+    """The message to which a listed result belongs, and its home."""
 
     kind: str
     id: bytes
     group: str = ""
+    home: bytes = b""
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -377,8 +380,21 @@ def decoded(decoder: msgspec.msgpack.Decoder[T], packed: bytes, queue: str) -> T
 # --- engine keys
 
 
+INDEX_RECORD: Final = "index of queues"
+
+
+def index_in_use(reader: ValueReader, range_id: int) -> bytes:
+    """Return the kind of the index that the queues of a range have (:mod:`.dividing`)."""
+    return reader.get(keys.record_key(range_id, INDEX_RECORD)) or keys.QUEUES
+
+
 class QueueLayout:
     """The engine keys of one queue in one range.
+
+    Args:
+        range_id: the id of the range.
+        number: the number of the queue.
+        index: the kind of the index: ``keys.QUEUES`` or ``keys.OTHER_QUEUES``.
 
     Attributes:
         number: the number of the queue, packed.
@@ -389,9 +405,9 @@ class QueueLayout:
         counters: the key of its counters.
     """
 
-    def __init__(self, range_id: int, number: int) -> None:
+    def __init__(self, range_id: int, number: int, index: bytes = keys.QUEUES) -> None:
         self.number = keys.u32(number)
-        self.whole = keys.queue_prefix(range_id, number)
+        self.whole = keys.queue_prefix(range_id, number, index)
         self.scheduled = self.whole + keys.SCHEDULED
         self.moments = self.scheduled + keys.u64(times.MOMENT)
         self.ready = self.whole + keys.READY
@@ -404,7 +420,7 @@ class QueueLayout:
         self.expiring = self.whole + keys.EXPIRING
         self.results = self.whole + keys.RESULTS
         self.group_results = self.whole + keys.GROUP_RESULTS
-        self.counters = keys.record_key(range_id, f"queue {number}")
+        self.counters = keys.queue_counters_key(range_id, number, index)
         self._bodies: dict[str, bytes] = {}
         self._states: dict[str, bytes] = {}
         self._groups_known: dict[str, bytes] = {}

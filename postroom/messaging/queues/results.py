@@ -97,7 +97,9 @@ class Results:
         _forget(ctx, manager, entry)
         seconds = min(request.seconds, RESULT_SECONDS_MAX)
         until = ctx.timestamp + from_seconds(seconds)
-        result = KeptResult(entry.seq, until, entry.group, request.value, request.failure)
+        result = KeptResult(
+            entry.seq, until, entry.group, request.value, request.failure, entry.locator[0]
+        )
         _write(ctx, manager, entry, result)
 
     def read(self, view: View, request: ReadResult) -> ToldResult:
@@ -225,7 +227,7 @@ def _remove(ctx: Evaluation, manager: Manager, name: ResultName, expiring_key: b
 
 def _write(ctx: Evaluation, manager: Manager, entry: Entry, result: KeptResult) -> None:
     layout = manager.layout
-    name = encode(ResultName(entry.kind, entry.id, entry.group))
+    name = encode(ResultName(entry.kind, entry.id, entry.group, result.home))
     ctx.writes[layout.result_key(entry.kind, entry.id)] = packed = encode(result)
     ctx.writes[layout.expiring_key(result.until, entry.seq)] = name
     if entry.group:

@@ -83,6 +83,10 @@ class TokenWaits:
             if isinstance(token, ResultToken) and token.queue == queue:
                 self._woken[token] = None
 
+    def all(self) -> list[object]:
+        """Return all tokens that requests wait for."""
+        return list(self._awaited)
+
     def take_woken(self) -> list[object]:
         """Return the tokens that were woken since, each once."""
         taken: list[object] = list(self._woken)

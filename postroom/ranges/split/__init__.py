@@ -7,13 +7,15 @@
         └── CancelSplit ─▶ no record                                at each replica: the trigger
 
 The right half owns its keys from the entry on, with everything that lies under them. The metadata
-of a range falls into three classes:
+of a range falls into four classes:
 
 * *Stays left*: both outboxes, dead letters, counters. They have a sender's identity.
 * *Goes with its key*: postponed messages that hold up an inbox, and the marks of channels. They are
   few, and ``Split`` moves them. Lists of garbage stay left, where the keys of the right half are
   passed over. The right half looks once for garbage of before its beginning
   (:mod:`postroom.ranges.sweep`).
+* *Copied beforehand*: the index of queues. The copy of what goes lies under the id of the right
+  half, and belongs to this range for now (:mod:`postroom.messaging.queues.dividing`).
 * *New*: descriptor, applied record, lease and what is collected (:mod:`.records`).
 
 A range with queues, staged rows, bulk loads or a restore is not split.

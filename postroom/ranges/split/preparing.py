@@ -66,6 +66,7 @@ class Preparing:
         self._replica = replica
         self._range_id = replica.range_id
         self._bounds = replica.bounds
+        self._stored = stored
         self._ids = ids
         self._wake_up = wake_up
         self._key = records.split_key(replica.range_id)
@@ -81,6 +82,10 @@ class Preparing:
         registry.commands[CancelSplit] = self.cancel
         registry.reads[AwaitSplit] = self.await_end
         registry.observers[self._key] = self._observe
+
+    def has_rest(self) -> bool:
+        """Return whether an earlier split has left something to delete."""
+        return any(each.has_rest(self._stored) for each in self._replica.registry.divisible)
 
     def _observe(self, stored: bytes | None) -> None:
         self.record = records.decode_split(stored)
@@ -153,6 +158,8 @@ class Preparing:
             return False
         ctx.writes[self._key] = None
         ctx.grow(len(self._key))
+        for each in self._replica.registry.divisible:
+            each.give_up(ctx)
         ctx.after.append(lambda: self._give_up(request))
         return True
 

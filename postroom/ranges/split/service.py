@@ -2,7 +2,7 @@
 
 ::
 
-    prepared ─▶ DivideSome, while there is more ─▶ Split ─┬─▶ over
+    prepared ─▶ DivideSome, while there is more ─▶ Split ─┬─▶ over ─▶ DivideSome, while it left more
                     ▲                                     ├─ Unavailable ─▶ a pause, and again
                     └─────────────────────────────────────┘
                                                           └─ Invalid ─▶ CancelSplit, with the reason
@@ -46,12 +46,12 @@ class SplitService:
         """Carry out what is prepared, for ever."""
         while True:
             record = self.preparing.record
-            if record is None:
+            if record is None and not self.preparing.has_rest():
                 self.waits_for = ""
                 await self.wake_up.wait()
                 continue
             try:
-                await self._carry_out(record)
+                await (self._divide() if record is None else self._carry_out(record))
             except Retryable as error:
                 self.waits_for = str(error)
                 pause = error.retry_after if isinstance(error, Unavailable) else 0.0
@@ -61,13 +61,16 @@ class SplitService:
 
     async def _carry_out(self, record: SplitRecord) -> None:
         try:
-            while await self.send(DivideSome()):
-                pass
+            await self._divide()
             await self.send(Split())
         except Invalid as error:
             if self.preparing.record == record:
                 _log.warning("the split at %s is given up: %s", shorten(record.key), error)
                 await self.send(CancelSplit(record.key, str(error)))
+
+    async def _divide(self) -> None:
+        while await self.send(DivideSome()):
+            pass
 
     def note(self) -> str:
         """Return what the status tells of the split."""

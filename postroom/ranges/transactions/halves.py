@@ -9,6 +9,7 @@ further transactions over several ranges (:mod:`.closed_keys`).
 from __future__ import annotations
 
 from postroom.kv import keys
+from postroom.kv.engine import ValueReader
 from postroom.ranges.contract import KeySet
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.evaluation import Evaluation
@@ -39,6 +40,13 @@ class TransactionHalves:
         """Return false: nothing is divided."""
         del ctx
         return False
+
+    def has_rest(self, _: ValueReader) -> bool:
+        """Return whether something of an earlier split is left: nothing ever is."""
+        return False
+
+    def give_up(self, ctx: Evaluation) -> None:
+        """Do nothing: nothing is divided."""
 
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether a transaction that has not ended concerns keys from ``key`` on.

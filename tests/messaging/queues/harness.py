@@ -57,10 +57,12 @@ class Queues:
 
     Attributes:
         store: has the clock and the engine.
+        anchor: the anchor of transactions.
     """
 
     def __init__(self, **options: Any) -> None:
         self.store = Store(**options)
+        self.anchor = b"anchor"
         self._numbers = itertools.count(1)
 
     def consumer(self, number: int, client: bytes | None = None) -> bytes:
@@ -90,7 +92,7 @@ class Queues:
         """Make a transaction that only writes."""
         driver = self.store.driver
         now: Any = driver.now()
-        return CommitTransaction(driver.next_id(), now, 60.0, 0, b"anchor", [], [], list(writes))
+        return CommitTransaction(driver.next_id(), now, 60.0, 0, self.anchor, [], [], list(writes))
 
     def commit(self, *writes: Any) -> list[Any]:
         """Commit; return what each write answered."""

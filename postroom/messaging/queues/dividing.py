@@ -1,0 +1,389 @@
+"""The division of a range's index of queues, beforehand, while the queues serve.
+
+The bodies and states of messages lie under user keys, and are the right half's after a split. The
+index of the queues, which is ordered by time, lies under the range. It is divided by copies::
+
+    03 <left> 08 queue ...     the index: it alone serves until the split
+    03 <left> 0B queue ...     a copy of what stays  ─┐ DivideSome copies 2,000 records a step
+    03 <right> 08 queue ...    a copy of what goes   ─┘ each proposal keeps up what is copied
+         │ Split
+         ▼
+    03 <left> 0B queue ...     the index of the left half     (next time, 08 and 0B change roles)
+    03 <right> 08 queue ...    the index of the right half
+    03 <left> 08 queue ...     useless: deleted in steps
+
+Thus a split moves no record. No queue ever has two parts: until the split, claims, limits and order
+are those of one queue, and then those of two. Nothing that reads the index knows of a division. To
+cancel it is to delete the copies, in steps. The next leader goes on.
+
+The queues have *counters* beside the index; both copies have theirs. Those of the copy that goes
+are counted with each record that is copied, or changed. Those of the copy that stays are the
+difference. Thus the equation of a queue holds for the copies, whenever it holds for the queue.
+
+::
+
+    03 <left> 05 "division"          a division is under way   →  [key, right id, copied up to here]
+    03 <left> 05 "useless"           what is to be deleted     →  spans of engine keys
+    03 <left> 05 "index of queues"   the index in use, 08 or 0B
+    03 <left> 05 "right half"        the right half's metadata is this range's for now
+
+*Price:* each record of the index is written once, and deleted once, for each split. *Alternatives:*
+two parts with managers of their own: all requests, claims and limits would have to know them. Or a
+sweep after the split: the right half would not fire before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from postroom.errors import Invalid, Unavailable
+from postroom.kv import keys
+from postroom.kv.engine import ValueReader
+from postroom.limits import UPKEEP_BYTES
+from postroom.messaging.counters import read_queue_counts
+from postroom.messaging.queues.cutting import NOTHING, Halves, cut, grown, less, unit_of
+from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.records import INDEX_RECORD, UNDECODABLE, encode, index_in_use
+from postroom.ranges.descriptor import RangeDescriptor
+from postroom.ranges.evaluation import Evaluation, merged
+from postroom.ranges.split.records import decode_split, split_key
+from postroom.ranges.state import RIGHT_HALF_RECORD
+
+COPIED_AT_ONCE: Final = 2000
+"""The number of records that one step copies, or deletes."""
+_NAMED: Final = 3
+
+
+class IndexDivision(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The record of a division that is under way.
+
+    Attributes:
+        key: the first key of the right half.
+        right_id: the id of the right half.
+        copied: the engine key up to which everything is copied.
+    """
+
+    key: bytes
+    right_id: int
+    copied: bytes
+
+
+_divisions: Final = msgspec.msgpack.Decoder(IndexDivision)
+_spans: Final = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+
+
+class QueueHalves:
+    """The queues of a range that may split.
+
+    Args:
+        range_id: the id of the range.
+        queues: its queues.
+
+    Attributes:
+        key: the key at which a split is prepared; ``None``: none is.
+    """
+
+    def __init__(self, range_id: int, queues: RangeQueues) -> None:
+        self.key: bytes | None = None
+        self._range_id = range_id
+        self._queues = queues
+        self._division = keys.record_key(range_id, "division")
+        self._useless = keys.record_key(range_id, "useless")
+        self._right_half = keys.record_key(range_id, RIGHT_HALF_RECORD)
+        self._index = keys.record_key(range_id, INDEX_RECORD)
+
+    def check(self, ctx: Evaluation) -> None:
+        """Check that the queues can be divided.
+
+        Raises:
+            Invalid: some have limits that only one range can keep.
+            Unavailable: what the last division has left is not deleted yet.
+        """
+        names = self._queues.limited_as_a_whole()
+        if names:
+            named = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+            raise Invalid(
+                f"range {self._range_id} has queues with max_concurrency or max_rate ({named}), "
+                "which one range has to keep; nothing was changed: only ranges without them can be "
+                "split"
+            )
+        if ctx.get(self._useless) is not None:
+            raise Unavailable(
+                f"range {self._range_id} deletes what its last split has left; nothing was "
+                "changed: try again",
+                retry_after=1.0,
+            )
+
+    def has_rest(self, stored: ValueReader) -> bool:
+        """Return whether something useless is left to delete."""
+        return stored.get(self._useless) is not None
+
+    # --- steps
+
+    def divide_some(self, ctx: Evaluation) -> bool:
+        """Take a step of the division, or of the deletion; return whether there is more to do."""
+        if ctx.get(self._useless) is not None:
+            return self._delete_some(ctx)
+        prepared = decode_split(ctx.get(split_key(self._range_id)))
+        if prepared is None:
+            return False
+        index = _Index(self._range_id, index_in_use(ctx, self._range_id))
+        division = self._divided(ctx)
+        if division is None:
+            if index.is_empty(ctx):
+                return False
+            division = IndexDivision(prepared.key, prepared.right_id, index.counters.lower)
+            ctx.writes[self._right_half] = keys.u64(prepared.right_id)
+        copied = _walked(ctx, index, division.copied)
+        ctx.writes[self._division] = encode(msgspec.structs.replace(division, copied=copied))
+        return copied < index.records.upper
+
+    def _divided(self, reader: ValueReader) -> IndexDivision | None:
+        stored = reader.get(self._division)
+        return None if stored is None else _divisions.decode(stored)
+
+    def _delete_some(self, ctx: Evaluation) -> bool:
+        spans = _spans.decode(ctx.get(self._useless) or encode([]))
+        left = COPIED_AT_ONCE
+        while spans and left:
+            (lower, upper), *others = spans
+            found = [key for key, _ in islice(ctx.iterate(lower, upper), left)]
+            ctx.writes.update(dict.fromkeys(found))
+            ctx.grow(sum(map(len, found)))
+            ctx.steps += len(found)
+            left -= len(found)
+            spans = [(found[-1] + b"\x00", upper), *others] if not left else others
+        ctx.writes[self._useless] = encode(spans) if spans else None
+        if not spans:
+            ctx.writes[self._right_half] = None
+        return bool(spans)
+
+    def follow(self, ctx: Evaluation) -> None:
+        """Stage what a proposal, which is complete, changes in the copies."""
+        division = self._divided(ctx)
+        if division is None:
+            return
+        before = _divisions.decode(stored) if (stored := _stored(ctx, self._division)) else None
+        index = _Index(self._range_id, index_in_use(ctx, self._range_id))
+        copies = _Copies(ctx, index, division)
+        copied = index.counters.lower if before is None else before.copied
+        copies.keep_up(copied)
+        copies.copy(copied, division.copied)
+        copies.count()
+
+    # --- the end
+
+    def must_wait(self) -> bool:
+        """Return whether messages are about to be given back, which memory alone knows of."""
+        return self._queues.gives_back()
+
+    def give_up(self, ctx: Evaluation) -> None:
+        """Stage the end of a division whose split is cancelled."""
+        division = self._divided(ctx)
+        if division is None:
+            return
+        other = _Index(self._range_id, index_in_use(ctx, self._range_id)).other
+        right = _Index(division.right_id)
+        useless = [*other.spans, *right.spans]
+        ctx.writes |= {self._division: None, self._useless: encode(useless)}
+        ctx.grow(256)
+
+    def halve(self, ctx: Evaluation, right: RangeDescriptor) -> None:
+        """Stage that each half has its copy.
+
+        Raises:
+            Unavailable: not everything is copied yet.
+        """
+        index = _Index(self._range_id, index_in_use(ctx, self._range_id))
+        division = self._divided(ctx)
+        if division is None and index.is_empty(ctx):
+            return
+        if division is None or division.copied < index.records.upper:
+            raise Unavailable("the queues are not divided yet", retry_after=0.01)
+        assert division.right_id == right.range_id
+        ctx.writes |= {
+            self._division: None, self._right_half: None, self._index: index.other.kind,
+            self._useless: encode(list(index.spans)),
+        }  # fmt: skip
+        ctx.grow(256)
+
+    def halved(self) -> None:
+        """Have the queues begin with what stays."""
+        self._queues.begin_again()
+
+
+def _walked(ctx: Evaluation, index: _Index, copied: bytes) -> bytes:
+    """Return the engine key up to which a step copies, from one on; count its steps and bytes."""
+    number = size = 0
+    for span in index.spans:
+        for raw, stored in ctx.iterate(max(span.lower, copied), span.upper):
+            is_full = number >= COPIED_AT_ONCE or size >= UPKEEP_BYTES // 2
+            if is_full and unit_of(raw) == raw:  # a holding goes with its marks
+                return raw
+            number, size = number + 1, size + len(raw) + len(stored)
+            ctx.steps += 1
+            ctx.grow(2 * len(raw) + len(stored))
+    return index.records.upper
+
+
+class _Index:
+    """The engine keys of an index of queues, and of the counters beside it.
+
+    Attributes:
+        kind: its kind.
+        counters, records: their spans. The counters come first.
+    """
+
+    def __init__(self, range_id: int, kind: bytes = keys.QUEUES) -> None:
+        self._range_id = range_id
+        self.kind = kind
+        prefix = keys.queue_counters_prefix(range_id, kind)
+        self.counters = keys.KeySpan(prefix, keys.after_prefix(prefix))
+        self._head = keys.range_prefix(range_id) + kind
+        first = keys.queue_prefix(range_id, 1, kind)
+        self.records = keys.KeySpan(first, keys.after_prefix(self._head))
+
+    @property
+    def other(self) -> _Index:
+        """Return the index of the range that takes turns with this one."""
+        return _Index(
+            self._range_id, keys.OTHER_QUEUES if self.kind == keys.QUEUES else keys.QUEUES
+        )
+
+    @property
+    def spans(self) -> tuple[keys.KeySpan, keys.KeySpan]:
+        """Return the spans, in order."""
+        return self.counters, self.records
+
+    def is_empty(self, ctx: Evaluation) -> bool:
+        """Return whether nothing is stored."""
+        return all(next(ctx.iterate(*span), None) is None for span in self.spans)
+
+    def twin(self, raw: bytes) -> bytes:
+        """Return the engine key at which this index has a record of another one."""
+        return self._head + raw[len(self._head) :]
+
+    def number_in(self, raw: bytes) -> int:
+        """Return the number of the queue in the key of a record."""
+        return int.from_bytes(raw[len(self._head) :][:4], "big")
+
+    def counters_of(self, number: int) -> bytes:
+        """Return the key of the counters of a queue."""
+        return keys.queue_counters_key(self._range_id, number, self.kind)
+
+
+class _Copies:
+    """The copies of an index, as one proposal changes them.
+
+    Args:
+        ctx: the proposal, which is complete.
+        index: the index in use.
+        division: the division after the proposal.
+    """
+
+    def __init__(self, ctx: Evaluation, index: _Index, division: IndexDivision) -> None:
+        self._ctx, self._index, self._key = ctx, index, division.key
+        self._left, self._right = index.other, _Index(division.right_id)
+        self._changed = sorted(
+            each for each in ctx.staged
+            if any(span.lower <= each < span.upper for span in index.spans)
+        )  # fmt: skip
+        self._before = _Applied(ctx)
+        self._after = _Proposed(ctx, self._changed)
+        self._more: dict[int, dict[str, int]] = {}
+
+    def keep_up(self, copied: bytes) -> None:
+        """Change the copies of records that were copied before, and are changed."""
+        changed = self._changed[: bisect_left(self._changed, copied)]
+        for unit in dict.fromkeys(map(unit_of, changed)):
+            if self._is_counters(unit):
+                continue
+            before = cut(self._before, unit, self._before.get(unit), self._key)
+            self._put(unit, before)
+
+    def copy(self, copied: bytes, until: bytes) -> None:
+        """Copy what the index has between two keys after the proposal."""
+        for span in self._index.spans:
+            lower, upper = max(span.lower, copied), min(span.upper, until)
+            for raw, _ in self._after.iterate(lower, upper) if lower < upper else ():
+                if not self._is_counters(raw) and unit_of(raw) == raw:
+                    self._put(raw, NOTHING)
+
+    def _is_counters(self, raw: bytes) -> bool:
+        """Note the queue whose counters are copied, or changed; return whether they are."""
+        prefix = self._index.counters.lower
+        if not raw.startswith(prefix):
+            return False
+        self._more.setdefault(int(raw[len(prefix) :]), {})
+        return True
+
+    def _put(self, unit: bytes, before: Halves) -> None:
+        after = cut(self._after, unit, self._after.get(unit), self._key)
+        staged = self._ctx.staged
+        if after.left != before.left:
+            staged[self._left.twin(unit)] = after.left
+        if after.right != before.right:
+            staged[self._right.twin(unit)] = after.right
+        more = self._more.setdefault(self._index.number_in(unit), {})
+        for half, sign in ((before, -1), (after, 1)):
+            if half.counter:
+                more[half.counter] = more.get(half.counter, 0) + sign * half.number
+
+    def count(self) -> None:
+        """Write the counters of both copies, of each queue that has changed."""
+        staged, after = self._ctx.staged, self._after
+        for number, more in self._more.items():
+            of_left, of_right = self._left.counters_of(number), self._right.counters_of(number)
+            whole = after.get(self._index.counters_of(number))
+            if whole is None:  # the queue was dropped, and is empty
+                staged[of_left] = staged[of_right] = None
+                continue
+            right = grown(read_queue_counts(self._ctx.get(of_right)), more)
+            staged[of_right] = encode(right)
+            try:
+                staged[of_left] = encode(less(read_queue_counts(whole), right))
+            except UNDECODABLE:
+                staged[of_left] = whole
+
+
+class _Applied:
+    """The state before a proposal, as a reader."""
+
+    def __init__(self, ctx: Evaluation) -> None:
+        self.iterate = ctx.stored
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """Return the value of an engine key."""
+        return next((value for _, value in self.iterate(key, key + b"\x00")), None)
+
+
+class _Proposed:
+    """The state after a proposal, as a reader: also with what was staged at its end.
+
+    Args:
+        ctx: the proposal.
+        changed: the engine keys that it has staged, sorted, as far as they are read.
+    """
+
+    def __init__(self, ctx: Evaluation, changed: list[bytes]) -> None:
+        self.get = ctx.get
+        self._ctx, self._changed = ctx, changed
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the pairs in a span."""
+        changed, staged = self._changed, self._ctx.staged
+        first = bisect_left(changed, lower)
+        overlay = {key: staged[key] for key in changed[first : bisect_left(changed, upper, first)]}
+        stored = self._ctx.stored(lower, upper, reverse=reverse)
+        return merged(stored, overlay, reverse=reverse)
+
+
+def _stored(ctx: Evaluation, key: bytes) -> bytes | None:
+    return _Applied(ctx).get(key)
