@@ -222,7 +222,12 @@ PROTECTED_SECONDS_MAX: Final = 7 * 86_400.0
 WHOLE_SECONDS_MAX: Final = 86_400.0
 """The age at which a timestamp ceases to be protected as a whole."""
 WHOLE_AHEAD_SECONDS_MAX: Final = 2.0
-"""The lead of a timestamp at which all ranges are to be protected as a whole."""
+"""The lead of a timestamp at which all ranges are to be protected as a whole.
+
+Commits over several ranges wait for no longer at a time.
+"""
+WHOLE_LEAD_SECONDS_MAX: Final = 10.0
+"""The time by which a clock may be ahead since everything was protected as a whole too often."""
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that a node protects as a whole at a time: each holds back compaction."""
 ENGINE_SNAPSHOTS_PER_HOST_MAX: Final = 12

@@ -38,13 +38,17 @@ async def protect_whole(sender: Sender) -> int:
         began = sender.monotonic()
         now = await present(sender)
         rounds = max(_ROUNDS * (sender.monotonic() - began), _AHEAD_SECONDS_MIN)
-        at = now + from_seconds(min(rounds * 2**number, WHOLE_AHEAD_SECONDS_MAX / 2))
+        ahead = min(rounds * 2**number, WHOLE_AHEAD_SECONDS_MAX / 2)
+        at, comes_at = now + from_seconds(ahead), sender.monotonic() + ahead
         try:
             await sender.send(BeStill(at))
+            # Then the clocks of the ranges have to move ahead by less.
+            await _rest_until(sender, comes_at - max(ahead / 3, _AHEAD_SECONDS_MIN))
             await sender.send(ProtectWhole(at))
             return int(await sender.send(Protect(at)))
         except SnapshotTooOld:
             release_whole(sender, at)
+            await _rest_until(sender, comes_at + ahead)  # commits have waited, and go on now
         except BaseException:
             release_whole(sender, at)
             raise
@@ -52,6 +56,13 @@ async def protect_whole(sender: Sender) -> int:
         f"{_TRIES} times a range had transactions under way when all ranges were "
         "to be protected as a whole; nothing was protected: try again when there are fewer"
     )
+
+
+async def _rest_until(sender: Sender, when: float) -> None:
+    """Rest until a time on the monotonic clock."""
+    seconds = when - sender.monotonic()
+    if seconds > 0:
+        await sender.sleep(seconds)
 
 
 def release_whole(sender: Sender, at: int) -> None:

@@ -199,7 +199,7 @@ class AssembledReplica(ABC):
         refreshes = Refreshes(reads.check_age, clock.pass_over)
         spanning = (participation, self.pushes, refreshes, ForgottenCommits(self.range_id))
         whole = WholeProtections(
-            self.range_id, self.reads, self.protections, clock,
+            self.range_id, self.reads, self.protections, clock, self.host.monotonic,
             lambda: self.transactions is not None and self.transactions.is_committing(),
             lambda: self.submit_again(taken(self.reads.blocked)),
         )  # fmt: skip

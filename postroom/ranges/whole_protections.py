@@ -13,8 +13,8 @@ States of Distributed Systems, 1989): no range has an effect whose cause another
 
 A transaction that is under way in several ranges may commit below the timestamp. The ranges
 therefore wait until those have ended, and let no other one begin before it. This is a pause of
-about two rounds. If a range has committed something above it, the request is refused, and its
-client chooses a later one.
+about two rounds, and commits have as much time after it (:mod:`.ranges_of_node`). If a range has
+committed something above it, the request is refused, and its client chooses a later one.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class WholeProtections:
         reads: the reads of the range.
         protections: its protections.
         clock: the clock of the node.
+        monotonic: returns seconds that never go back.
         is_committing: returns whether a commit over several ranges is under way from here.
         look: has the reads that wait for proposals look again.
     """
@@ -115,6 +116,7 @@ class WholeProtections:
     reads: LocalReads
     protections: Protections
     clock: HybridLogicalClock
+    monotonic: Callable[[], float]
     is_committing: Callable[[], bool]
     look: Callable[[], None]
 
@@ -129,11 +131,12 @@ class WholeProtections:
         """Evaluate ``BeStill``.
 
         Raises:
+            SnapshotTooOld: it is the turn of commits.
             Invalid: the timestamp lies too far ahead.
         """
         at, of_node = request.at, self.protections.of_node
         _check_ahead(at, view.now)
-        of_node.be_still(at)
+        of_node.be_still(at, view.now, self.monotonic())
         if view.now < at and of_node.are_busy():
             of_node.wait(self.range_id, at)
             raise Blocked
@@ -145,7 +148,7 @@ class WholeProtections:
         Raises:
             SnapshotTooOld: the range has committed something at the timestamp, or after it.
             Invalid: the timestamp lies too far ahead, or the client has too many.
-            Unavailable: there are too many.
+            Unavailable: there are too many, or the clock has moved by too much for others.
         """
         at = request.at
         _check_ahead(at, view.now)
@@ -157,6 +160,7 @@ class WholeProtections:
         may_commit_below = any(each.timestamp <= at for each in self.reads.intents.under_way())
         if view.before or view.in_flight or may_commit_below:
             raise Blocked
+        self.protections.of_node.pass_over(at, self.clock.reading(), self.monotonic())
         self.protections.take_until_released(at, request.client, request.host)
         self.clock.pass_over(at)
         return at

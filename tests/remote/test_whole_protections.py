@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,12 @@ from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
+from postroom.limits import WHOLE_LEAD_SECONDS_MAX
 from postroom.messaging.bulk_requests import ScanRecords
 from postroom.ranges.requests import Now
 from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 from tests.client.stores import Store
+from tests.messaging.one_range import Asked
 from tests.remote.streams import DatabaseOverStreams
 from tests.server.hosting import ThreeNodes, cut
 from tests.server.splitting import split
@@ -90,7 +94,7 @@ def test_a_commit_meanwhile_is_in_all_ranges_or_in_none(
     if not are_still:  # whatever a client leaves out
         monkeypatch.setattr("postroom.client.whole.BeStill", lambda _: Now())
     client = DatabaseOverStreams(nodes)
-    seen = [is_in_all(client, kind, turns) for turns in range(-20, 20)]
+    seen = [is_in_all(client, kind, turns) for turns in range(-20, 160, 4)]
     assert {*seen} == {True, False}
 
 
@@ -193,6 +197,64 @@ def test_a_store_is_protected_as_a_whole_beside_clients_that_commit_all_the_time
     client.finish(*writing)
     for each in writing:
         each.result()
+
+
+def test_commits_have_half_of_the_time_beside_a_reader_that_has_ranges_be_still_all_the_time(
+    nodes: ThreeNodes,
+) -> None:
+    client = DatabaseOverStreams(nodes)
+    began, committed_in = client.monotonic(), set[int]()
+
+    async def be_still() -> None:
+        while True:
+            with suppress(SnapshotTooOld):
+                await client.send(BeStill(await client.now() + from_seconds(1.9)))
+            await client.sleep(0.01)
+
+    async def write() -> None:
+        while True:
+            async with client.db.begin() as tx:
+                tx.put(HERE, b"1")
+                tx.put(THERE, b"1")
+            committed_in.add(int((client.monotonic() - began) * 10))
+
+    both = client.start(be_still()), client.start(write())
+    client.until(lambda: client.go_on(*both) or client.monotonic() >= began + 8.0)
+    assert len(committed_in) >= 0.4 * 80
+
+
+def test_a_reader_cannot_make_one_pause_longer_and_longer(nodes: ThreeNodes) -> None:
+    client = DatabaseOverStreams(nodes)
+    client.ask(BeStill(client.ask(Now()) + from_seconds(1.0)))
+    client.pass_time(0.5)
+    with pytest.raises(SnapshotTooOld, match="go on now; nothing was protected"):
+        client.ask(BeStill(client.ask(Now()) + from_seconds(1.9)))
+
+
+def test_protections_move_the_clock_ahead_by_a_limited_time_in_all(nodes: ThreeNodes) -> None:
+    node, longest = nodes.nodes[1], from_seconds(WHOLE_LEAD_SECONDS_MAX)
+
+    def ask(request: Any) -> None:
+        asked = Asked(request)
+        nodes.hosted(1, 1).replica.submit(asked)
+        nodes.until(lambda: asked.answers)
+        if asked.answers[0][1] is not None:
+            raise asked.answers[0][1]
+
+    def protect() -> None:
+        at = node.clock.reading() + from_seconds(1.5)
+        try:
+            ask(ProtectWhole(at))
+        finally:
+            ask(ReleaseWhole(at))
+
+    with pytest.raises(Unavailable, match="the clock is 10 s ahead") as refused:
+        [protect() for _ in range(20)]
+    assert node.clock.reading() - node.clock.by_wall() <= longest
+    nodes.clock.seconds += refused.value.retry_after
+    nodes.awaited_leader(1)
+    nodes.lead(1, 1)
+    protect()
 
 
 def test_a_range_that_has_committed_after_the_moment_refuses_it(nodes: ThreeNodes) -> None:
