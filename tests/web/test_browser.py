@@ -22,6 +22,7 @@ if not (shutil.which("chromium") and shutil.which("chromedriver")):
 
 webdriver = pytest.importorskip("selenium.webdriver")
 ui = pytest.importorskip("selenium.webdriver.support.ui")
+errors = pytest.importorskip("selenium.common.exceptions")
 
 SECONDS_MAX = 60
 FLAGS = (
@@ -74,8 +75,12 @@ def served() -> Iterator[Served]:
             pages.stop()
 
 
+GONE = (errors.NoSuchElementException, errors.StaleElementReferenceException)
+"""The errors about an element of the page that another one is just taking the place of."""
+
+
 def until(browser: Any, condition: Any) -> Any:
-    return ui.WebDriverWait(browser, SECONDS_MAX).until(condition)
+    return ui.WebDriverWait(browser, SECONDS_MAX, ignored_exceptions=GONE).until(condition)
 
 
 def one(browser: Any, selector: str) -> Any:

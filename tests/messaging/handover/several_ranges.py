@@ -81,6 +81,13 @@ class Member:
         self._running.send(None)
         self.store.settle()
 
+    def outcome(self, request: Any) -> Any:
+        """Return the answer to a request, or raise its error."""
+        result, error = self.store.ask(request, urgent=False).answers[0]
+        if error is not None:
+            raise error
+        return result
+
     def end_at(self, end: bytes | None) -> None:
         """Let the range end at another key."""
         before = self.bounds.descriptor
@@ -256,6 +263,22 @@ class Ranges:
         ids = [raw[len(prefix) :] for raw, _ in found]
         if ids:
             self.commit(member, ReapMessages(key, ids))
+
+    def deliver_all(self) -> None:
+        """Let each batch arrive once, and each answer."""
+        network = self.network
+        for number in range(len(network.batches)):
+            network.deliver(number)
+        network.batches.clear()
+        while network.answers:
+            answered, told = network.answers.pop(0)
+            answered(told)
+
+    def deliver_to(self, range_id: int) -> None:
+        """Let the batches for a range arrive, and their answers; the others are lost."""
+        network = self.network
+        network.batches = [each for each in network.batches if each[0] == range_id]
+        self.deliver_all()
 
     # --- ranges that change
 
