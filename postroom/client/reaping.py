@@ -435,7 +435,8 @@ class InboxWrites:
         A plain call, also with asyncio: it is not awaited.
 
         They leave their inbox, and come back to the places that they had in it. ``scheduled`` lists
-        them meanwhile, and ``cancel`` takes them back. It counts as an attempt.
+        them meanwhile, and ``cancel`` takes them back. It counts as an attempt. In a transaction
+        over several ranges ``scheduled`` shows them a moment after the commit.
 
         Args:
             messages: one, or several: reaped by this transaction, or seen by another one.
@@ -455,7 +456,8 @@ class InboxWrites:
     def bury(self, messages: Messages, reason: str | None = None) -> None:
         """Make messages dead letters when the transaction commits.
 
-        A plain call, also with asyncio: it is not awaited.
+        A plain call, also with asyncio: it is not awaited. In a transaction over several ranges
+        ``dead_letters`` shows them a moment after the commit.
 
         Args:
             messages: see :meth:`postpone`.

@@ -401,6 +401,8 @@ class PostponeMessages(ConcernsKey, Write, frozen=True, tag="postpone_messages")
     answer: ClassVar = None
     since: ClassVar = 1
     verbs: ClassVar = (Verb.REAP,)
+    is_prepared: ClassVar = True
+    is_of_inbox: ClassVar = True
     frees_room: ClassVar = True
 
     key: Key
@@ -421,6 +423,8 @@ class BuryMessages(ConcernsKey, Write, frozen=True, tag="bury_messages"):
     answer: ClassVar = None
     since: ClassVar = 1
     verbs: ClassVar = (Verb.REAP,)
+    is_prepared: ClassVar = True
+    is_of_inbox: ClassVar = True
     frees_room: ClassVar = True
 
     key: Key

@@ -83,6 +83,39 @@ def test_dead_letters_of_all_ranges_are_listed_replayed_and_discarded(
     assert db.dead_letters() == []
 
 
+def test_a_transaction_ends_attempts_at_messages_of_several_ranges(db: postroom.Database) -> None:
+    for key in KEYS:
+        send(db, key)
+    db.drain()
+    with db.begin() as tx:
+        tx.put(b"c", b"anchor")
+        tx.bury([*tx.reap_queue(b"y"), *tx.reap_queue(b"a")], "useless")
+        tx.postpone([*tx.reap_queue(b"n"), *tx.reap_queue(b"z")], 1000, hold=True)
+        tx.postpone(tx.reap_queue(b"m"), 0)
+        tx.reap_queue(b"b")
+    eventually(lambda: {each.key for each in db.dead_letters()} == {b"y", b"a"})
+    eventually(lambda: {each.key for each in db.scheduled()} == {b"n", b"z"})
+    (back,) = eventually(lambda: db.peek(b"m"))
+    assert back.attempts == 1
+    assert db.cancel([each.id for each in db.scheduled()]) == 2
+    assert db.status().counters.conserved()
+
+
+def test_a_conflict_about_messages_of_one_range_leaves_those_of_others(
+    db: postroom.Database,
+) -> None:
+    for key in (b"a", b"n"):
+        send(db, key)
+    db.drain()
+    (one,), (other,) = db.peek(b"a"), db.peek(b"n")
+    with db.begin() as tx:
+        tx.reap_queue(b"n")
+    with pytest.raises(postroom.TransactionConflict), db.begin() as tx:
+        tx.bury([one, other])
+    assert db.dead_letters() == []
+    assert [each.id for each in db.peek(b"a")] == [one.id]
+
+
 def test_pages_of_inboxes_by_key_go_on_over_the_end_of_a_range(db: postroom.Database) -> None:
     for key in KEYS:
         send(db, key)

@@ -18,12 +18,15 @@ from postroom.errors import (
 from postroom.kv.engine import EngineFailed
 from postroom.limits import PREPARED_KEPT_BYTES_MAX
 from postroom.messaging.requests import (
+    BuryMessages,
     CheckInbox,
     DeliverDue,
     EnqueueMessage,
     EnqueueUpdate,
     ExecuteDue,
+    NoteAttempts,
     Peek,
+    PostponeMessages,
     ReapMessages,
 )
 from postroom.raft.proposals import ProposalOutcome
@@ -464,6 +467,45 @@ def test_messages_are_consumed_when_the_transaction_commits(store: Participant) 
     counters = store.messaging.conservation.applied
     assert counters.conserved()
     assert counters.reaped == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "counted"),
+    [
+        (partial(PostponeMessages, seconds=5.0), 1, (1, 1, 0)),
+        (partial(PostponeMessages, seconds=5.0, hold=True), 1, (1, 1, 0)),
+        (partial(PostponeMessages, seconds=0.0), 2, (2, 0, 0)),
+        (partial(PostponeMessages, attempts_max=1), 1, (1, 0, 1)),
+        (BuryMessages, 1, (1, 0, 1)),
+    ],
+    ids=["later", "holding", "at once", "last", "buried"],
+)
+def test_messages_tried_in_vain_leave_their_inbox_when_the_transaction_commits(
+    store: Participant, kind: Any, left: int, counted: tuple[int, int, int]
+) -> None:
+    store.commit(EnqueueMessage(b"k", b"one"), EnqueueMessage(b"k", b"two"))
+    [(first, _), _] = store.result(Peek(b"k", 10)).messages
+    dead = transaction_id()
+    store.prepare(dead, kind(b"k", [(first, 0)]))
+    store.resolve(dead, 0)
+    id_ = transaction_id()
+    p = store.prepare(id_, kind(b"k", [(first, 0)])).timestamp
+    counters = store.messaging.conservation.applied
+    assert (counters.delivered, counters.pending, counters.dead) == (2, 0, 0)
+    others = [
+        store.ask(store.transaction(BuryMessages(b"k", [(first, 0)]))),
+        store.ask(NoteAttempts(b"k", [first], "lost", "", 0, b"")),
+    ]
+    assert all(map(waits, others))
+    store.resolve(id_, p)
+    with pytest.raises(TransactionConflict):
+        answer_of(others[0])
+    assert others[1].answers
+    assert len(store.result(Peek(b"k", 10)).messages) == left
+    assert len(store.result(Peek(b"k", 10, p - 1)).messages) == 2
+    counters = store.messaging.conservation.applied
+    assert counters.conserved()
+    assert (counters.delivered, counters.pending, counters.dead) == counted
 
 
 def test_a_deferred_update_waits_for_a_transaction_and_keeps_its_order(store: Participant) -> None:
