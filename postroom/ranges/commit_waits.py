@@ -284,6 +284,15 @@ def wounded(token: object) -> TransactionConflict:
     )
 
 
+def locked(token: object) -> TransactionConflict:
+    """Return the error for a commit that may not wait for a lock."""
+    return TransactionConflict(
+        f"another transaction has locked {_named(token)}, which this one writes; nothing was "
+        "changed: try again (run() does)",
+        keys=_keys_of(token),
+    )
+
+
 def withdrawn() -> TransactionConflict:
     """Return the error for a commit that is waited for no more."""
     return TransactionConflict("the commit was withdrawn; nothing was changed")

@@ -33,7 +33,7 @@ from postroom.limits import (
     TRANSACTION_SECONDS_MAX,
 )
 from postroom.ranges.bounds import Bounds
-from postroom.ranges.commit_waits import CommitWaits
+from postroom.ranges.commit_waits import CommitWaits, locked
 from postroom.ranges.contract import Write, may_be_long
 from postroom.ranges.evaluation import Evaluation, MustWait, check_size
 from postroom.ranges.long_checks import CheckedReads
@@ -212,8 +212,11 @@ class Committer:
     def _check_locks(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
         ctx.steps += len(self._held) // _LOCKS_A_STEP
         blocker = self._blocker(request)
-        if blocker is not None:
-            raise MustWait(blocker)
+        if blocker is None:
+            return
+        if id(request) in self.second_rounds:
+            raise locked(blocker)  # the holder may wait for what is prepared in other ranges
+        raise MustWait(blocker)
 
     def is_long(self, request: CommitTransaction[Any]) -> bool:
         """Return whether a commit may take more than a turn."""

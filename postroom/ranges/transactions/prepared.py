@@ -53,6 +53,7 @@ from postroom.limits import (
     PREPARED_SPANS_MAX,
 )
 from postroom.ranges.bounds import Bounds, WrongRange
+from postroom.ranges.commit_waits import locked
 from postroom.ranges.contract import KeySet, Write
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.locks import LockTable
@@ -245,7 +246,7 @@ class Participation:
             if token is not None:
                 blocker = self._locks.blocker(token, request.transaction_id)
                 if blocker is not None:
-                    raise _locked(blocker)
+                    raise locked(blocker)
 
     # --- the end
 
@@ -349,16 +350,6 @@ def _check_kinds(request: Prepare[Any]) -> None:
 def _outdated() -> TransactionConflict:
     return TransactionConflict(
         "the transaction was committed again meanwhile, by another node; nothing was changed here"
-    )
-
-
-def _locked(token: object) -> TransactionConflict:
-    key = token if isinstance(token, bytes) else None
-    named = "a span" if key is None else shorten(key)
-    return TransactionConflict(
-        f"another transaction has locked {named}, which this one writes; nothing was changed: try "
-        "again (run() does)",
-        keys=() if key is None else (key,),
     )
 
 

@@ -27,6 +27,7 @@ from postroom.ranges.requests import (
     DeleteRange,
     Get,
     Increment,
+    Lock,
     Put,
 )
 from postroom.ranges.transactions.requests import Prepare, Push, Resolve
@@ -524,6 +525,28 @@ def test_transactions_that_wait_in_a_circle_of_three_ranges_have_an_end(store: S
     for member in store.members:
         assert member.intents.waiting() == 0
         assert not member.service.coordinator.runs
+
+
+def test_a_commit_that_is_prepared_elsewhere_does_not_wait_for_a_lock_at_its_anchor(
+    store: Several,
+) -> None:
+    """The holder of the lock may be the younger one, and wait for what is prepared."""
+    first, second, _ = store.members
+    older = first.clock.reading()
+    holder, younger = transaction_id(), first.clock.now()
+    locks = [Lock([each], [], holder, 60.0, younger) for each in (A, B)]
+    first.result(locks[0])
+    asked = store.commit(Put(A, b"1"), Put(B, b"1"), began=older)
+    store.step()
+    store.deliver_requests()
+    waiting = second.ask(locks[1])
+    assert not waiting.answers
+    store.settle()
+    with pytest.raises(TransactionConflict, match="another transaction has locked b'a'") as caught:
+        answer_of(asked)
+    assert caught.value.keys == (A,)
+    assert waiting.answers == [(None, None)]
+    assert store.records() == 0
 
 
 def test_a_coordinator_that_hangs_blocks_nobody_for_more_than_three_seconds(
