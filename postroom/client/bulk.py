@@ -16,13 +16,14 @@ reader, or by another process for it. ::
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from postroom.client import arguments
 from postroom.client.images import ImageCalls
+from postroom.client.outboxes import waiting_updates
 from postroom.client.sender import Sender, post
 from postroom.client.staging import StagingCalls
 from postroom.client.whole import protect_whole, release_whole
@@ -36,6 +37,7 @@ from postroom.messaging.bulk_requests import (
     ScanRecords,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
+from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.partitions import RangePartition, ReadPartitions
 from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect
 
@@ -194,6 +196,22 @@ class Bulk:
 
         return self._ahead(first, following, _as_it_is)
 
+    async def waiting_updates(self, *, at: int) -> AsyncGenerator[Any, None]:
+        """Return the requests of the deferred updates that wait in any range to be carried out.
+
+        Those of a range come in the order of their places.
+
+        Args:
+            at: a timestamp that is protected as a whole.
+
+        Raises:
+            SnapshotTooOld: it is not.
+        """
+        ranges: list[RangeInfo] = await self._sender.send(ListRanges(b"", None))
+        async with aclosing(waiting_updates(self, ranges, at)) as found:
+            async for request in found:
+                yield request
+
     async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> CommittedChanges:
         """Return the first changes after a timestamp, and until when they are complete.
 
@@ -326,7 +344,8 @@ class BulkOfDatabase:
         Raises:
             SnapshotTooOld: ``at`` is collected already.
             Unavailable: too many timestamps are protected as a whole, or transactions over several
-                ranges were under way whenever it was tried.
+                ranges were under way whenever it was tried; or it was done so often, with several
+                ranges, that the clock is 10 seconds ahead.
             Invalid: this client has as many of these as are left for others.
         """
         if whole and at is None:

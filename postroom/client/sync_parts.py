@@ -93,6 +93,7 @@ class Bulk(SyncForm[bulk_calls.Bulk]):
     records = iterating(bulk_calls.Bulk.records)
     columns = iterating(bulk_calls.Bulk.columns)
     queue = iterating(bulk_calls.Bulk.queue)
+    waiting_updates = iterating(bulk_calls.Bulk.waiting_updates)
     recent_changes = blocking(bulk_calls.Bulk.recent_changes)
 
 

@@ -239,8 +239,7 @@ class Checking:
                     wanted |= dict.fromkeys(map(self._layout.posting, past.postings(suspect.key)))
             keys = list(wanted)
             wanted = dict(zip(keys, await self._raw.get_many(keys, at=at), strict=True))
-            async for request in self._waiting(at):
-                _carry_out(request, wanted)
+            await self._carry_out_all(wanted, at)
             self._check_same(await self._raw.get(self._definition.key, at=at))
         found: list[Difference] = []
         postings = self._by_document(wanted)
@@ -276,7 +275,7 @@ class Checking:
             key: 0 if value is None else integer(value)
             for key, value in zip(counters, stored, strict=True)
         }
-        async for request in self._waiting(at):
+        async for request in self._raw.bulk.waiting_updates(at=at):
             if isinstance(request, Increment) and request.key in found:
                 found[request.key] += request.by
         return found[layout.documents], found[layout.words]
@@ -292,12 +291,21 @@ class Checking:
             (stored[n], past_of(stored[n + 1], stored[n + 2])) for n in range(0, len(stored), 3)
         ]
 
-    async def _waiting(self, at: Timestamp) -> AsyncIterator[object]:
-        """Return the updates that wait, in the order in which they are carried out."""
-        async for entries in self._raw.bulk.records("outbox", at=at):
-            for entry in entries:
-                if entry.update is not None:
-                    yield entry.update.request
+    async def _carry_out_all(self, stored: dict[bytes, bytes | None], at: Timestamp) -> None:
+        """Change ``stored`` as the updates will that wait.
+
+        A posting is put before it is deleted, though the updates may wait in different ranges.
+        """
+        deletions: list[Delete | DeleteRange] = []
+        async for request in self._raw.bulk.waiting_updates(at=at):
+            if isinstance(request, Put) and request.key in stored:
+                stored[request.key] = request.value
+            elif isinstance(request, DeleteRange) or (
+                isinstance(request, Delete) and request.key in stored
+            ):
+                deletions.append(request)
+        for request in deletions:
+            _delete(stored, request)
 
     def _by_document(self, found: Mapping[bytes, bytes | None]) -> dict[bytes, dict[Posting, int]]:
         postings: dict[bytes, dict[Posting, int]] = {}
@@ -308,16 +316,13 @@ class Checking:
         return postings
 
 
-def _carry_out(request: object, stored: dict[bytes, bytes | None]) -> None:
-    match request:
-        case Put() if request.key in stored:
-            stored[request.key] = request.value
-        case Delete() if request.key in stored:
-            stored[request.key] = None
-        case DeleteRange():
-            for key in stored:
-                if key >= request.start and (request.end is None or key < request.end):
-                    stored[key] = None
+def _delete(stored: dict[bytes, bytes | None], request: Delete | DeleteRange) -> None:
+    if isinstance(request, Delete):
+        stored[request.key] = None
+        return
+    for key in stored:
+        if key >= request.start and (request.end is None or key < request.end):
+            stored[key] = None
 
 
 # --- the calls of a database ----------------------------------------------------------------------

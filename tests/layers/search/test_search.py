@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
@@ -16,7 +17,7 @@ import postroom.aio
 from postroom.layers.search import changes
 from postroom.layers.search.definition import define
 from postroom.layers.search.index import packed
-from postroom.layers.search.layout import DATA, Posting
+from postroom.layers.search.layout import DATA, ROOT, Posting
 from postroom.layers.search.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX
 from postroom.layers.search.sync_index import Building
 from tests.layers.search.looking import differences
@@ -29,14 +30,27 @@ WINES = {
 }
 
 
-@pytest.fixture(params=["memory", "remote"])
+SPLITS = (
+    postroom.key(ROOT, "data"), b"d/4", postroom.key(ROOT, "data", "1", "sums"),
+    postroom.key(ROOT, "data", "1", "live", "word"), b"later",
+    *(postroom.key(ROOT, "data", "1", "live", "word", each) for each in "hbdf"), b"d/2",
+)  # fmt: skip
+CUTS = (b"wine/2", postroom.key(ROOT, "data"), postroom.key(ROOT, "data", "1", "live", "word"))
+"""The first keys of ranges: one is among the documents, and two are among the data of the index."""
+
+
+@pytest.fixture(params=["memory", "remote", "memory of ranges", "remote of ranges"])
 def db(request: pytest.FixtureRequest) -> Iterator[postroom.Database]:
-    if request.param == "remote":
-        with Server() as server, postroom.connect(server.address, insecure=True) as db:
-            yield db
-    else:
-        with postroom.open(":memory:") as db:
-            yield db
+    cuts = CUTS if "of ranges" in request.param else ()
+    with ExitStack() as stack:
+        if "remote" in request.param:
+            server = stack.enter_context(Server())
+            db = stack.enter_context(postroom.connect(server.address, insecure=True))
+        else:
+            db = stack.enter_context(postroom.open(":memory:"))
+        for cut in cuts:
+            db.split(cut)
+        yield db
 
 
 @pytest.fixture
@@ -311,7 +325,10 @@ def test_the_asyncio_form(tmp_path: Path) -> None:
     assert keys(asyncio.run(use())) == [b"d/1"]
 
 
-def test_checks_never_accuse_an_index_that_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("splits", [(), SPLITS], ids=["one range", "ranges that split"])
+def test_checks_never_accuse_an_index_that_changes(
+    splits: tuple[bytes, ...], tmp_path: Path
+) -> None:
     """Writers change documents all the time; whoever compares finds nothing."""
     with postroom.open(str(tmp_path / "store")) as db:
         index = db.create_search_index("d", b"d/")
@@ -336,7 +353,9 @@ def test_checks_never_accuse_an_index_that_changes(tmp_path: Path) -> None:
         for each in writers:
             each.start()
         try:
-            for _ in range(20):
+            for split in (*splits, *[None] * 20)[:20]:
+                if split is not None:
+                    db.split(split)
                 assert differences(db, "d") == []
         finally:
             end.set()
