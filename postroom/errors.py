@@ -107,6 +107,18 @@ class Overflow(Invalid):
     """A result would leave the range of a 64-bit signed integer."""
 
 
+class NoSuchQueue(Invalid):
+    """A call names a queue that does not exist.
+
+    Attributes:
+        queue: the name.
+    """
+
+    def __init__(self, message: str, queue: str = "") -> None:
+        super().__init__(message)
+        self.queue = queue
+
+
 class NotInTransaction(Invalid):
     """The operation works only inside a transaction."""
 

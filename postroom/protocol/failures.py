@@ -32,6 +32,8 @@ It carries the descriptors of these, as far as the node knows them.
 """
 WITHDRAWN: Final = "Withdrawn"
 """The name of the failure of a withdrawn request; nothing happened."""
+NO_SUCH_QUEUE: Final = errors.NoSuchQueue.__name__
+"""The name of the failure that a range knows of no queue of a name, which it carries."""
 CLOCK_AHEAD: Final = "ClockAhead"
 """The name of the failure of a client's clock too far ahead of the node's; nothing happened."""
 
@@ -68,6 +70,8 @@ def failure_from(error: BaseException) -> Failure:
     extra = None
     if isinstance(error, errors.ConditionFailed):
         extra = error.actual
+    elif isinstance(error, errors.NoSuchQueue):
+        extra = error.queue
     elif isinstance(error, errors.Unavailable):
         extra = error.retry_after
     elif isinstance(error, errors.TransactionConflict) and (error.keys or error.spans):
@@ -82,6 +86,8 @@ def error_from(failure: Failure) -> Exception:
         return DeadlineExceeded()
     if name == "Unavailable":
         return errors.Unavailable(message, extra if isinstance(extra, int | float) else 0.1)
+    if name == NO_SUCH_QUEUE:
+        return errors.NoSuchQueue(message, extra if isinstance(extra, str) else "")
     if name == "ConditionFailed":
         return errors.ConditionFailed(message, extra)
     if name == "TransactionConflict":

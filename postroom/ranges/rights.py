@@ -160,10 +160,21 @@ class Rights:
 
             bounds   b"" ──── c ── m/ ── m/3 ── m0 ── r ── z/ ── end     prefixes m/, z/
             shown    b"" ──────────m/ ── m/3 ───────────── z/ ── end
+
+        A client of any queue is told all bounds: messages lie in every range, and it has to ask
+        each one.
         """
+        if self._has_queue:
+            return start, end
         first = self._shown_bound(start)
         last = None if end is None else self._shown_bound(end)
         return None if first is None or first == last else (first, last)
+
+    @property
+    def _has_queue(self) -> bool:
+        """Return whether it has a verb on a queue."""
+        has_own = any(each.queue and each.verbs for each in self._grants)
+        return has_own and (self._others is None or self._others._has_queue)
 
     def _shown_bound(self, bound: bytes) -> bytes | None:
         """Return a bound as the client is told of it; ``None``: the end of all keys."""

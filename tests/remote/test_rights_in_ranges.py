@@ -197,3 +197,15 @@ def test_a_client_works_on_while_ranges_split_and_move_around_its_keys(seed: int
         assert [key for key, _ in pairs] == own[: len(pairs)]
     assert b"secret" not in shop.heard, f"repeat it with seed {seed}"
     nodes.close()
+
+
+def test_a_client_of_a_queue_knows_all_ranges(divided: ThreeNodes) -> None:
+    divided.ask(2, RevokeRights("shop"))
+    divided.ask(2, GrantRights("shop", Verb.WORK, queue="emails"))
+    divided.until(
+        lambda: all(len([*each.grants.of("shop")]) == 1 for each in divided.nodes.values())
+    )
+    shop = ShopStreams(divided)
+    shop.until(lambda: len(shown_bounds(shop)) == len(divided.range_ids))
+    ranges = [divided.nodes[1].replicas.by_id(each).bounds for each in divided.range_ids]
+    assert shown_bounds(shop) == sorted(each.start for each in ranges)

@@ -129,6 +129,7 @@ class Router:
             self._lanes, self._search, self._failed_tries, self._upkeep, times, self._next_number
         )
         self._failed_tries.assign = self._assignment.assign
+        self._failed_tries.assign_new = self._assignment.assign_new
         self._assignment.withdraw = self._withdraw
         self._number = 0
         self._sweep_at = math.inf

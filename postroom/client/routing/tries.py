@@ -35,14 +35,17 @@ from postroom.client.routing.calls import HeardClock, RemoteCall, UpkeepCall
 from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.outcomes import Outcomes, clock_is_behind
+from postroom.client.routing.queue_questions import QueueQuestion
 from postroom.client.routing.search import Search
 from postroom.client.routing.upkeep import LASTING, left_behind
 from postroom.client.sender import LONGEST_REFUSED_SECONDS, REFUSED_SECONDS_FIRST
 from postroom.errors import (
     CommitUnknown,
+    NoSuchQueue,
     Unavailable,
 )
 from postroom.limits import WRONG_RANGES_MAX
+from postroom.messaging.queues.queries import ReadQueues
 from postroom.protocol.failures import (
     CLOCK_AHEAD,
     NOT_LEASEHOLDER,
@@ -97,6 +100,7 @@ class FailedTries:
 
     Attributes:
         assign: appends a call to its lane.
+        assign_new: the same for one that is under way in the place of another one.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class FailedTries:
         pauses: RetryTimes,
     ) -> None:
         self.assign: Callable[[RemoteCall], None]
+        self.assign_new: Callable[[RemoteCall], None]
         self._lanes = lanes
         self._pending = pending
         self._outcomes = outcomes
@@ -197,10 +202,22 @@ class FailedTries:
             self.try_later(call, 0.02)
         else:
             error = error_from(failure)
-            if isinstance(error, Unavailable):
+            if isinstance(error, NoSuchQueue) and self._may_exist(call, error):
+                self.assign_new(QueueQuestion(call, error, self.rest, self._finish_failed))
+            elif isinstance(error, Unavailable):
                 self._refused(call, error)
             else:
-                self.finish(call, self._outcomes.failed(call, error))
+                self._finish_failed(call, error)
+
+    def _finish_failed(self, call: RemoteCall, error: Exception) -> None:
+        """End a call whose last try has failed with an error."""
+        self.finish(call, self._outcomes.failed(call, error))
+
+    def _may_exist(self, call: RemoteCall, error: NoSuchQueue) -> bool:
+        """Return whether another range may know of the queue that a range does not know."""
+        return (
+            self._lanes.only is None and bool(error.queue) and type(call.request) is not ReadQueues
+        )
 
     def _refused(self, call: RemoteCall, refusal: Unavailable) -> None:
         """Send a call again that the node cannot serve now, until its deadline.

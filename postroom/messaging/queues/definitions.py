@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.errors import Invalid
+from postroom.errors import Invalid, NoSuchQueue
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
@@ -181,11 +181,12 @@ class Changed:
     """A mark in an evaluation's scratch: it has changed definitions, or tried to."""
 
 
-def no_such_queue(name: str) -> Invalid:
+def no_such_queue(name: str) -> NoSuchQueue:
     """Return the error for a request that names a queue that does not exist."""
-    return Invalid(
+    return NoSuchQueue(
         f"there is no queue {name!r}; nothing was changed: make it with create_queue(), or look at "
-        "queues() for those there are"
+        "queues() for those there are",
+        name,
     )
 
 
