@@ -96,6 +96,7 @@ class Messaging:
             rouse=environment.rouse, wake=self._wake, is_embedded=environment.forgets_strangers,
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
+        environment.is_prepared = replica.intents.will_write
         self.queues = RangeQueues(range_id, environment)
         self._bounds = replica.bounds
         self._halves = MessagingHalves(

@@ -225,6 +225,7 @@ class Write(Request, frozen=True):
         is_sent: whether it takes effect after the commit, in whatever range its keys lie. These
             ranges have no part in the transaction.
         is_prepared: whether it may be prepared in another range than that of the anchor.
+        adds_up: whether it may be cut, a part for each range, and the answers of these added up.
         is_of_inbox: whether it concerns the inbox of its key.
     """
 
@@ -232,6 +233,7 @@ class Write(Request, frozen=True):
     only_checks: ClassVar[bool] = False
     is_sent: ClassVar[bool] = False
     is_prepared: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = False
     is_of_inbox: ClassVar[bool] = False
 
     def anchor(self) -> bytes:

@@ -540,6 +540,26 @@ class Evaluation:
         return self.ordinal.to_bytes(4, "big")
 
 
+class TrialEvaluation(Evaluation):
+    """An evaluation on top of a proposal, of which nothing but the answers is kept.
+
+    It shares the memory of evaluators with the proposal (``scratch``): whatever they note there
+    counts only if what they write is kept.
+    """
+
+    __slots__ = ("_below",)
+
+    def __init__(self, below: Evaluation) -> None:
+        super().__init__(below, below.range_id, below.last_commit)
+        self.begin(below.timestamp)
+        self.scratch = below.scratch
+        self._below = below
+
+    def _pending(self, key: bytes) -> bytes | None:
+        value = super()._pending(key)
+        return self._below._pending(key) if value is _UNKNOWN else value
+
+
 WRITE_BYTES: Final = 16
 """The cost of a write beside its bytes, as it counts towards a transaction's limit."""
 

@@ -200,6 +200,7 @@ class Divisible(Protocol):
 
 ReadEvaluator: TypeAlias = Callable[[View, Any], Any]
 WriteEvaluator: TypeAlias = Callable[[Evaluation, Any], Any]
+CommittedEvaluator: TypeAlias = Callable[[Evaluation, Any, Any], Any]
 
 CHECKS_LONG: Final = "the check of its reads takes long"
 ALONE: Final = "it makes a proposal of its own"
@@ -233,6 +234,8 @@ class Registry:
         reads: the evaluators of reads, which may raise ``Blocked`` or ``MustWait``.
         commands: the evaluators of requests that come by themselves.
         writes: the evaluators of requests that come in a transaction.
+        committed: the evaluators of prepared writes that have committed, where they differ. They
+            take the answer of the trial too, work at a fresh timestamp, and refuse nothing.
         on_written: called with what each proposal has written, once it is applied.
         sizes: the functions that count what is kept in memory for clients, by name. All counts
             return to zero.
@@ -252,6 +255,7 @@ class Registry:
     reads: dict[type[Request], ReadEvaluator] = field(default_factory=dict)
     commands: dict[type[Request], WriteEvaluator] = field(default_factory=dict)
     writes: dict[type[Request], WriteEvaluator] = field(default_factory=dict)
+    committed: dict[type[Request], CommittedEvaluator] = field(default_factory=dict)
     on_written: list[Callable[[WriteSet], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)

@@ -17,6 +17,9 @@ a claim can be served. Each step takes a bounded number of messages of each queu
 whether there is more. A queue in which a step fails is set aside for a while, and the others go on.
 If one of its records cannot be read, it is set aside for good (:mod:`.records`).
 
+A transaction over several ranges may be prepared that ends an attempt. Nothing else ends that
+meanwhile: it is looked at again a moment later.
+
 A dropped queue is emptied until it is forgotten::
 
     its index: the messages of an entry, or a list, are deleted, and the entry with them
@@ -119,8 +122,9 @@ class Advance:
                 manager.leases.watch_again(lease.holding, now)
                 more = True
                 break
-            held = lease_of(self._ctx, manager, lease.entry.locator)
-            if held is lease:
+            locator = lease.entry.locator
+            held = lease_of(self._ctx, manager, locator)
+            if held is lease and not self._queues.is_prepared(locator[0]):  # else in a second
                 self._settling.expire(lease, TIME_IS_OVER)
                 self._ctx.steps += 4
         return more
@@ -133,10 +137,14 @@ class Advance:
     def _give_back(self, messages_max: int) -> bool:
         manager, ctx = self._manager, self._ctx
         due = list(islice(manager.to_give_back.items(), messages_max))
-        names = []
+        names: list[AttemptName] = []
+        put_off: list[AttemptName] = []
         for name, why in due:
             if self._is_full:
                 break
+            if self._queues.is_prepared(name[0][0]):
+                put_off.append(name)
+                continue
             names.append(name)
             lease = lease_of(ctx, manager, name[0])
             if lease is None or lease.attempt != name:
@@ -147,9 +155,9 @@ class Advance:
                 # A back-off is for messages that failed while a consumer processed them.
                 self._settling.fail(lease, EXPIRED, why, 0.0)
             ctx.steps += 4
-        if names:
-            ctx.after.append(lambda: _forget(manager, names))
-        return len(due) == messages_max or len(names) < len(due)
+        if names or put_off:
+            ctx.after.append(lambda: manager.gave_back(names, put_off))
+        return len(names) == messages_max or len(names) + len(put_off) < len(due)
 
     # --- scheduled messages
 
@@ -228,11 +236,6 @@ class Advance:
 _A_SECOND: Final = 1000 << 16
 _MINUTES: Final = 600 * _A_SECOND
 _LOOKS_WHILE_BEHIND: Final = 8
-
-
-def _forget(manager: Manager, names: list[AttemptName]) -> None:
-    for name in names:
-        manager.to_give_back.pop(name, None)
 
 
 PASSED_AT_ONCE: Final = 8

@@ -63,6 +63,8 @@ class QueueEnvironment:
             requests.
         waits: the requests that wait for credit, or for results.
         sleeps_until: until when the service sleeps, if it is not woken.
+        is_prepared: returns whether a transaction over several ranges is prepared that changes what
+            lies at a key: it is left alone.
     """
 
     bounds: Bounds
@@ -83,6 +85,7 @@ class QueueEnvironment:
     refusals: dict[int, Exception] = field(default_factory=dict)
     waits: TokenWaits = field(default_factory=TokenWaits)
     sleeps_until: float = 0.0
+    is_prepared: Callable[[bytes], bool] = lambda _: False
     _seen: dict[bytes, None] = field(default_factory=dict)
 
     def wake(self, *, urgent: bool = False) -> None:

@@ -360,7 +360,7 @@ class Enqueueing:
 
     Attributes:
         find, find_if_there: see :class:`.Directory`.
-        kept, chance, may_purge: see :class:`.QueueEnvironment`.
+        kept, chance, may_purge, is_prepared: see :class:`.QueueEnvironment`.
         deaths: the log of messages that died without a consumer that could tell it.
     """
 
@@ -368,6 +368,7 @@ class Enqueueing:
         self.find, self.find_if_there = directory.find, directory.find_if_there
         self.kept, self._by_wall = environment.kept, environment.by_wall
         self.chance, self.may_purge = environment.chance, environment.may_purge
+        self.is_prepared = environment.is_prepared
         self.deaths = DeathLog()
 
     def register(self, registry: Registry) -> None:

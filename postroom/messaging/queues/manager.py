@@ -64,6 +64,9 @@ from postroom.ranges.waiting import Deadlines
 if TYPE_CHECKING:
     from postroom.messaging.queues.range_queues import RangeQueues
 
+PUT_OFF_SECONDS: Final = 0.1
+"""The time after which an attempt is given back that a prepared transaction has kept."""
+
 
 class Speculation:
     """The changes of one evaluation to the memory of a queue, until they are committed or aborted.
@@ -211,6 +214,7 @@ class Manager:
         self.results_until = 0
         self.next_tick = 0
         self.to_give_back: dict[AttemptName, str | None] = {}
+        self._gives_back_at = 0.0
         self.lateness: deque[int] = deque(maxlen=LATENESS_KEPT)
         self.figures = QueueFigures()
         self.try_again_at: float | None = None
@@ -417,7 +421,17 @@ class Manager:
         """
         for each in attempts:
             self.to_give_back.setdefault(each, why)
+        self._gives_back_at = 0.0
         self.host.wake_by(self, self.host.monotonic())
+
+    def gave_back(self, names: list[AttemptName], put_off: list[AttemptName]) -> None:
+        """Note that attempts were given back; those that were put off come behind all others."""
+        for name in names:
+            self.to_give_back.pop(name, None)
+        for name in put_off:
+            self.to_give_back[name] = self.to_give_back.pop(name)
+        if put_off:
+            self._gives_back_at = self.host.monotonic() + PUT_OFF_SECONDS
 
     # --- effects of notes
 
@@ -634,7 +648,7 @@ class Manager:
     def next_by_time(self) -> float | None:
         """Return the first time on the monotonic clock at which something is due, or `None`."""
         if self.to_give_back:
-            return self.host.monotonic()
+            return max(self.host.monotonic(), self._gives_back_at)
         deadlines = (self.leases.next_deadline(), self.freed_at.first(), self.try_again_at)
         return min((each for each in deadlines if each is not None), default=None)
 

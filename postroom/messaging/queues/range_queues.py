@@ -27,7 +27,7 @@ from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.counters import read_queue_counts
-from postroom.messaging.queues import periodic, settling
+from postroom.messaging.queues import periodic, prepared, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.definitions import Changed, retention
@@ -136,6 +136,7 @@ class RangeQueues:
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
         Results(self._directory.find, self._directory.known, self.waits).register(registry)
+        prepared.register(self._directory, registry)
         environment = self._environment
         Reading(
             self._directory.known, self._directory.all, environment.check_age, environment.bounds

@@ -17,7 +17,7 @@ was fired before. Locator, epoch and the timestamp of firing together name an at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Final, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias
 
 import msgspec
 
@@ -61,6 +61,7 @@ from postroom.ranges.requests import (
 )
 from postroom.ranges.rights import Need, Verb
 
+_replace: Final[Any] = msgspec.structs.replace
 PRIORITY_MIN: Final = -128
 CONSUMER_ID_BYTES: Final = 16
 
@@ -246,6 +247,7 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
     answer: ClassVar = str | None
     since: ClassVar = 1
     verbs: ClassVar = (Verb.ENQUEUE,)
+    is_prepared: ClassVar = True
 
     queue: QueueName
     key: Key
@@ -298,6 +300,11 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     of_kind: bool = False
 
 
+def _place(attempt: Attempt) -> bytes:
+    """Return where a message, or the place of its id, is found."""
+    return attempt.id if attempt.by_id else attempt.home
+
+
 class ConcernsAttempts(NeedsQueue):
     """A write about messages: they are told by their homes, or by their ids."""
 
@@ -315,11 +322,18 @@ class ConcernsAttempts(NeedsQueue):
 
     def concerns(self) -> Concern:
         """Return where the messages, or the places of their ids, are found."""
-        return KeySet(tuple(each.id if each.by_id else each.home for each in self.attempts))
+        return KeySet(tuple(map(_place, self.attempts)))
 
     def anchor(self) -> bytes:
-        """Return the home of the first message."""
-        return self.attempts[0].home if self.attempts else self.queue.encode()
+        """Return where the first message, or the place of its id, is found."""
+        return _place(self.attempts[0]) if self.attempts else self.queue.encode()
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about messages at some places."""
+        places = {*concern.keys}
+        attempts = [each for each in self.attempts if _place(each) in places]
+        narrowed: Self = _replace(self, attempts=attempts)
+        return narrowed
 
     def is_long(self) -> bool:
         """Return whether it names many messages."""
@@ -335,6 +349,8 @@ class Acknowledge(ConcernsAttempts, Write, frozen=True, tag="acknowledge"):
     answer: ClassVar = int
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WORK,)
+    is_prepared: ClassVar = True
+    adds_up: ClassVar = True
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -354,6 +370,8 @@ class RejectMessages(ConcernsAttempts, Write, frozen=True, tag="reject"):
     answer: ClassVar = int
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WORK,)
+    is_prepared: ClassVar = True
+    adds_up: ClassVar = True
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -392,6 +410,7 @@ class KeepResult(NeedsQueue, Write, frozen=True, tag="keep_result"):
     answer: ClassVar = None
     since: ClassVar = 2
     verbs: ClassVar = (Verb.WORK,)
+    is_prepared: ClassVar = True
 
     queue: QueueName
     attempt: Attempt
@@ -417,6 +436,7 @@ class Extend(ConcernsAttempts, Write, frozen=True, tag="extend"):
     answer: ClassVar = int
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WORK,)
+    is_prepared: ClassVar = True
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -453,6 +473,8 @@ class CancelMessages(ConcernsAttempts, Write, frozen=True, tag="cancel_messages"
     answer: ClassVar = int
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WRITE,)
+    is_prepared: ClassVar = True
+    adds_up: ClassVar = True
     frees_room: ClassVar = True
 
     queue: QueueName

@@ -426,6 +426,10 @@ class IntentTable:
             for holders in (self._writers, self._readers)
         )
 
+    def will_write(self, key: bytes) -> bool:
+        """Return whether a transaction is prepared that will write a key."""
+        return bool(self.by_transaction) and next(self._writers.of_key(key), None) is not None
+
     def keeps_mail_away(self, key: bytes) -> bool:
         """Return whether no message may come into an inbox, or leave it."""
         return key in self._inboxes.by_key

@@ -6,8 +6,9 @@
                        ├─ Prepare: reads, writes                           (another range)
                        └─ ...
 
-Spans are cut at the ends of ranges, and so is a ``DeleteRange``, whose answers are added up. A
-write that concerns several keys must lie in one range.
+Spans are cut at the ends of ranges, and so are a ``DeleteRange`` and writes about many messages
+(``adds_up``), whose answers are added up. Another write that concerns several keys must lie in one
+range.
 """
 
 from __future__ import annotations
@@ -118,12 +119,18 @@ class Division:
         else:
             found = {id(part): part for part in map(self._of, concern.keys)}
             found |= {id(part): part for span in concern.spans for part, _ in self._cut(span)}
-            if len(found) > 1:
+            if len(found) > 1 and not write.adds_up:
                 raise _in_several_ranges(write)
             pieces = [(part, write) for part in found.values()]
+            if len(found) > 1:
+                pieces = [(part, self._within(write, concern, part)) for part, _ in pieces]
         for part, piece in pieces:
             part.writes.append(piece)
             part.numbers.append(number)
+
+    def _within(self, write: Write, concern: KeySet, part: Part) -> Write:
+        """Return what of a write is about keys in the range of a part."""
+        return write.narrowed(KeySet(tuple(key for key in concern.keys if self._of(key) is part)))
 
 
 def merged(number_of_writes: int, parts: list[tuple[Part, list[Any]]]) -> list[Any]:

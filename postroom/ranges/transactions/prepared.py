@@ -14,6 +14,10 @@
 A write is evaluated twice: in a trial, of which only the answer is kept, and when the transaction
 has committed. Both come to the same, because nobody changes in between what it has read or writes.
 
+Records without versions, such as those of queues, change at the time of the second evaluation
+(``Registry.committed``). Their order is that of their range, in which another transaction may have
+committed at the same timestamp.
+
 A record belongs to a commit if the ballots are the same, and its timestamp is not above that of the
 commit. A Prepare that arrives once more, after its transaction was resolved, makes a record that
 belongs to nothing. Like any other that is left, it is found dead when the anchor is asked.
@@ -28,7 +32,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from types import GeneratorType
 from typing import Any, Final
@@ -55,7 +59,7 @@ from postroom.limits import (
 from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.commit_waits import locked
 from postroom.ranges.contract import KeySet, Write
-from postroom.ranges.evaluation import Evaluation, check_size
+from postroom.ranges.evaluation import Evaluation, TrialEvaluation, check_size
 from postroom.ranges.locks import LockTable
 from postroom.ranges.ports import Registry
 from postroom.ranges.transactions.intents import (
@@ -184,21 +188,21 @@ class Participation:
         self, ctx: Evaluation, request: Prepare[Any]
     ) -> Generator[object, None, list[Any]]:
         """Evaluate the writes without any effect; return their answers."""
-        trial = Evaluation(ctx, ctx.range_id, ctx.last_commit)
-        trial.begin(ctx.timestamp)
+        trial = TrialEvaluation(ctx)
         trial.transaction_id, trial.source = request.transaction_id, request.anchor
-        answers = yield from self._carry_out(ctx, trial, request.writes)
+        evaluations = [partial(self._writes[type(each)], trial, each) for each in request.writes]
+        answers = yield from self._carry_out(ctx, trial, evaluations)
         ctx.steps = trial.steps
         return answers
 
     def _carry_out(
-        self, ctx: Evaluation, on: Evaluation, writes: list[Any]
+        self, ctx: Evaluation, on: Evaluation, evaluations: Iterable[Callable[[], Any]]
     ) -> Generator[object, None, list[Any]]:
         """Evaluate writes on a proposal, ``ctx`` or a trial of it, over as many turns as needed."""
         answers, size_before = [], on.bytes
-        for write in writes:
+        for evaluate in evaluations:
             on.steps, on.yields_at = ctx.steps, ctx.yields_at
-            answer = self._writes[type(write)](on, write)
+            answer = evaluate()
             while type(answer) is GeneratorType:
                 try:
                     next(answer)
@@ -275,9 +279,11 @@ class Participation:
         if intent.written or intent.written_spans or intent.inboxes:
             writes = self._stored_writes(ctx, intent) if intent.writes is None else intent.writes
             ctx.transaction_id, ctx.source = intent.transaction_id, intent.anchor
-            _set_time(ctx, timestamp)
+            evaluations = self._evaluations(
+                ctx, zip(writes, intent.answers, strict=True), timestamp
+            )
             try:
-                yield from self._carry_out(ctx, ctx, writes)
+                yield from self._carry_out(ctx, ctx, evaluations)
             except Error:
                 _log.critical(
                     "a committed transaction cannot be carried out here: its keys stay as they "
@@ -288,6 +294,25 @@ class Participation:
                 _set_time(ctx, self._clock.now())
         self._end(ctx, intent)
         ctx.after.append(partial(self._release, intent.transaction_id))
+
+    def _evaluations(
+        self, ctx: Evaluation, writes: Iterable[tuple[Any, Any]], timestamp: int
+    ) -> Iterator[Callable[[], Any]]:
+        """Iterate over the evaluations of writes, each to be carried out at once.
+
+        Args:
+            ctx: the proposal.
+            writes: the writes, each with the answer of its trial.
+            timestamp: the timestamp of the commit.
+        """
+        for write, answer in writes:
+            settle = self._registry.committed.get(type(write))
+            if settle is None:
+                _set_time(ctx, timestamp)
+                yield partial(self._writes[type(write)], ctx, write)
+            else:
+                _set_time(ctx, self._clock.now())
+                yield partial(settle, ctx, write, answer)
 
     def _stored_writes(self, ctx: Evaluation, intent: Intent) -> list[Any]:
         stored = ctx.get(self._intents.record_key(intent.transaction_id))

@@ -1,0 +1,80 @@
+"""The writes of queues in transactions over several ranges, carried out once these have committed.
+
+::
+
+    Prepare ─▶ trial: the attempt holds its message, the id is free ─▶ answer
+       │           meanwhile other transactions wait, and the services of the queue leave it alone
+    Resolve ─▶ carried out at its own time; or left out: ignored in the trial, or the queue is gone
+
+Nothing may refuse a write that has committed. A queue may have been dropped since the trial, or set
+aside, and then there is nothing to carry out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from functools import partial
+from types import GeneratorType
+from typing import Any, Final
+
+from postroom.errors import LeaseLost
+from postroom.messaging.queues.directory import Directory
+from postroom.messaging.queues.enqueueing import IGNORED
+from postroom.messaging.queues.records import QueueDamaged
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    CancelMessages,
+    EnqueueInQueue,
+    Extend,
+    KeepResult,
+    RejectMessages,
+)
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.ports import Registry
+
+_PREPARED: Final = (
+    EnqueueInQueue, Acknowledge, RejectMessages, Extend, KeepResult, CancelMessages,
+)  # fmt: skip
+
+_log: Final = logging.getLogger(__name__)
+
+
+def register(directory: Directory, registry: Registry) -> None:
+    """Register the evaluators; those of the writes themselves are registered already."""
+    for kind in _PREPARED:
+        registry.committed[kind] = partial(_carry_out, directory, registry.writes)
+
+
+def _carry_out(
+    directory: Directory,
+    evaluators: dict[type, Callable[[Evaluation, Any], Any]],
+    ctx: Evaluation,
+    write: Any,
+    answer: Any,
+) -> Generator[None, None, None]:
+    """Carry out a write of a transaction that has committed.
+
+    Args:
+        directory: the queues of the range.
+        evaluators: the evaluators of writes.
+        ctx: the proposal.
+        write: the write.
+        answer: the answer of its trial.
+    """
+    if answer == IGNORED or not _is_there(directory, ctx, write.queue):
+        return
+    try:
+        evaluating = evaluators[type(write)](ctx, write)
+        if type(evaluating) is GeneratorType:
+            yield from evaluating
+    except LeaseLost:
+        _log.info("the queue %r was made anew while a transaction committed", write.queue)
+
+
+def _is_there(directory: Directory, ctx: Evaluation, queue: str) -> bool:
+    try:
+        return directory.find_if_there(ctx, queue) is not None
+    except QueueDamaged as error:
+        _log.error("a committed change of a damaged queue is left out: %s", error)
+        return False
