@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from postroom import limits
-from postroom.errors import Error
+from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
 from postroom.messaging.inbox import Arrivals, Inboxes
@@ -58,18 +58,25 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Delivery:
-    """The delivery of messages, new ones as they are committed and those that are due."""
+    """The delivery of messages, new ones as they are committed and those that are due.
+
+    Changes of queues come along with those of other ranges (:mod:`.queues.crossing`).
+    """
 
     def __init__(
         self,
         outbox: Outbox,
         inboxes: Inboxes,
+        dead_letters: DeadLetters,
         intents: IntentTable,
         wake: Callable[[list[object]], None],
+        take_change: Callable[[Evaluation, Deliverable], None],
     ) -> None:
         self._intents = intents
         self._outbox = outbox
         self._inboxes = inboxes
+        self._dead_letters = dead_letters
+        self._take_change = take_change
         self._quiet = partial(wake, [QUIET])
 
     def register(self, registry: Registry) -> None:
@@ -143,6 +150,9 @@ class Delivery:
             if may_go_out and outgoing.goes_out(entry.key):
                 outgoing.store(ctx, id_, entry)
                 continue
+            if entry.is_of_queue:
+                self._change_queue(ctx, id_, entry)
+                continue
             arrivals.setdefault(entry.key, []).append((id_, _received(now, entry)))
         if due:
             self._deliver(ctx, arrivals)
@@ -155,11 +165,27 @@ class Delivery:
         """Deliver messages that another range hands over, each with its id."""
         arrivals: Arrivals = {}
         for id_, entry in messages:
+            if entry.is_of_queue:
+                self._change_queue(ctx, id_, entry)
+                continue
             message = _received(ctx.timestamp, entry)
             arrivals.setdefault(entry.key, []).append((id_, message))
             ctx.grow(len(entry.key) + len(id_) + len(message))
         ctx.count("received", len(messages))
         self._deliver(ctx, arrivals)
+
+    def _change_queue(self, ctx: Evaluation, id_: bytes, entry: Deliverable) -> None:
+        """Carry out a change of a queue, or bury it if that can never be done."""
+        ctx.begin_step()
+        try:
+            self._take_change(ctx, entry)
+        except Unavailable:
+            raise
+        except Error as error:
+            ctx.undo_step()
+            self._dead_letters.bury_message(ctx, id_, entry, f"{type(error).__name__}: {error}")
+        else:
+            ctx.count("executed")
 
     def _deliver(self, ctx: Evaluation, arrivals: Arrivals) -> None:
         if arrivals:

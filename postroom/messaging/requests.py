@@ -92,7 +92,12 @@ class Trial(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An outbox entry of a message on its way, or on its way back (then it has a ``trial``)."""
+    """An outbox entry of a message on its way, or on its way back (then it has a ``trial``).
+
+    Attributes:
+        is_of_queue: whether it is no message for an inbox, but a change of a queue, packed
+            (:mod:`.queues.crossing`).
+    """
 
     key: bytes
     value: bytes
@@ -100,6 +105,7 @@ class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
     transaction_id: bytes
     source: bytes
     trial: Trial | None = None
+    is_of_queue: bool = False
 
 
 class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):

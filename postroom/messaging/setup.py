@@ -32,6 +32,7 @@ from postroom.messaging.ingest.staging import StagedRecords, Sweeping
 from postroom.messaging.moving import Delivery, Execution
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.queues.crossing import Departures
 from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import CheckInbox, Deliverable
@@ -97,7 +98,8 @@ class Messaging:
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
         environment.is_prepared = replica.intents.will_write
-        self.queues = RangeQueues(range_id, environment)
+        departures = Departures(range_id, self.outboxes.deliverable.outgoing)
+        self.queues = RangeQueues(range_id, environment, departures)
         self._bounds = replica.bounds
         self._halves = MessagingHalves(
             range_id, replica.bounds, self.outboxes, self.inboxes, self.queues
@@ -125,7 +127,10 @@ class Messaging:
     ) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
-        delivery = Delivery(outboxes.deliverable, self.inboxes, intents, self._wake)
+        delivery = Delivery(
+            outboxes.deliverable, self.inboxes, self.dead_letters, intents, self._wake,
+            self.queues.take_change,
+        )  # fmt: skip
         execution = Execution(
             outboxes.executable, self.dead_letters, registry.writes, intents, self._wake
         )

@@ -103,9 +103,12 @@ class DeadLetters:
         """Bury an update that can never be carried out."""
         self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], None, entry))
 
-    def bury_message(self, ctx: Evaluation, id_: bytes, entry: Deliverable) -> None:
-        """Bury a message that was delivered and tried in vain, for the reason of its last trial."""
-        reason = "" if entry.trial is None else entry.trial.error
+    def bury_message(
+        self, ctx: Evaluation, id_: bytes, entry: Deliverable, reason: str = ""
+    ) -> None:
+        """Bury a message, for a reason or that of its last trial: it was tried in vain."""
+        if entry.trial is not None:
+            reason = entry.trial.error
         self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], entry, None))
 
     def bury_due(self, ctx: Evaluation, request: BuryDue) -> bool:

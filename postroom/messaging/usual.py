@@ -466,6 +466,8 @@ class UsualBatch:
             manager.layout, self.staged, self._timestamp, self._stamp + ordinal.to_bytes(4, "big")
         )  # fmt: skip
         key, kind, id_, priority = write.key, write.kind, write.id, write.priority
+        if self.outboxes is not None and self._is_elsewhere(key, id_):
+            raise _Unusual
         body_key = layout.body_key(key, kind, id_)
         if self._is_there(layout, write):
             raise _Unusual
@@ -482,6 +484,11 @@ class UsualBatch:
         note_ready(self.notes, manager, self._stamp, placed, entry)
         self.steps += 1
         self.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
+
+    def _is_elsewhere(self, key: bytes, id_: bytes) -> bool:
+        """Return whether a message, or its id, lies in another range."""
+        is_elsewhere = self._queues.departures.is_elsewhere
+        return is_elsewhere(key) or (key != id_ and is_elsewhere(id_))
 
     def _is_there(self, layout: QueueLayout, write: EnqueueInQueue) -> bool:
         """Return whether there is a message of that kind and id, or was one."""

@@ -243,6 +243,10 @@ class Write(Request, frozen=True):
             return b""
         return concern.keys[0] if concern.keys else concern.spans[0][0]
 
+    def participates(self) -> bool:
+        """Return whether the ranges of its keys take part in the transaction."""
+        return not self.is_sent
+
     def participant(self) -> Concern:
         """Return what has to lie in ranges that take part in the transaction."""
         return self.concerns()

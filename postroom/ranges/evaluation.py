@@ -173,6 +173,7 @@ class Evaluation:
         "_request_tally",
         "_savepoint",
         "_step_savepoint",
+        "_step_tally",
         "_unindexed",
         "after",
         "began",
@@ -330,14 +331,17 @@ class Evaluation:
             else:
                 self._earlier = self.writes
             self.writes = {}
-        self._step_savepoint = (len(self.garbage), len(self.after))
+        self._step_savepoint = len(self.garbage), len(self.after), len(self.notes)
+        self._step_tally = dict(self._request_tally)
 
     def undo_step(self) -> None:
         """Forget that part, which has failed."""
         self.writes = {}
-        garbage, after = self._step_savepoint
+        garbage, after, notes = self._step_savepoint
         del self.garbage[garbage:]
         del self.after[after:]
+        del self.notes[notes:]
+        self._request_tally = self._step_tally
 
     def all_writes(self) -> Iterable[tuple[bytes, bytes | None]]:
         """Return the raw writes of the request under evaluation, and of its parts before."""

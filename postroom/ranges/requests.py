@@ -567,7 +567,7 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
         yield self.concerns()
         yield KeySet(tuple(self.reads), tuple(self.spans))
         for write in self.writes:
-            if not write.is_sent:
+            if write.participates():
                 yield write.participant()
 
     def single_keys(self) -> Sequence[bytes] | None:
@@ -576,7 +576,7 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
             return None
         found = [self.anchor, *self.reads]
         for write in self.writes:
-            if not write.is_sent:
+            if write.participates():
                 single = write.single_keys()
                 if single is None:
                     return None

@@ -13,7 +13,12 @@ import pytest
 
 from postroom.messaging.bulk_requests import ScanRecords
 from postroom.messaging.ingest.requests import AbortStaged
-from postroom.messaging.queues.requests import Attempt, ClaimSelection, EnqueueInQueue
+from postroom.messaging.queues.requests import (
+    Attempt,
+    ClaimSelection,
+    EnqueueInQueue,
+    WhenDone,
+)
 from postroom.messaging.requests import (
     CancelScheduled,
     CheckInbox,
@@ -126,7 +131,7 @@ def keys_of(part: Any) -> KeySet:
             if field.name == "start" and field.type in {Key, Bound}:
                 spans.append((part.start, part.end))
         elif field.type == Key:
-            keys.append(part.home if isinstance(part, EnqueueInQueue) else value)
+            keys.append(part.anchor() if isinstance(part, EnqueueInQueue) else value)
         elif type_ == list[Key]:
             keys += value
         elif type_ == list[tuple[Bound, Bound | None]]:
@@ -246,6 +251,8 @@ def test_a_request_concerns_the_keys_in_its_fields(kind: type[Request]) -> None:
     concern, keys = request.concerns(), keys_of(request)
     if kind is CommitTransaction:
         concern = together(request.participants())
+    if kind is WhenDone:  # its message is not enqueued before the group is done
+        keys = KeySet((request.anchor(),))
     if kind in WIDER:
         assert concern is Scope.WHOLE_STORE
     elif isinstance(concern, KeySet):
@@ -285,16 +292,16 @@ def rest(kind: type[Request]) -> list[Any]:
     return [1.0 for field in fields if field.required]
 
 
-@pytest.mark.parametrize("made_up", [False, True])
-def test_a_queue_message_concerns_the_place_of_its_id_unless_that_is_its_home(
-    made_up: bool,
+@pytest.mark.parametrize("group", ["", "group"])
+def test_the_range_of_a_given_id_participates_in_an_enqueue_and_that_of_a_home_does_not(
+    group: str,
 ) -> None:
-    apart = EnqueueInQueue("q", b"key", "", b"id", b"", is_unique=made_up)
-    assert apart.concerns() == KeySet((b"key", b"id"))
-    together = EnqueueInQueue("q", b"id", "", b"id", b"", is_unique=made_up)
-    assert together.concerns() == KeySet((b"id",))
-    of_group = EnqueueInQueue("q", b"key", "", b"id", b"", group="group", is_unique=made_up)
-    assert of_group.concerns() == KeySet((b"group", b"id"))
+    given = EnqueueInQueue("q", b"key", "", b"id", b"", group=group)
+    assert given.concerns() == given.participant() == KeySet((b"id",))
+    assert given.participates()
+    made_up = EnqueueInQueue("q", b"key", "", b"id", b"", group=group, is_unique=True)
+    assert made_up.concerns() == KeySet((made_up.home,))
+    assert not made_up.participates()
 
 
 def test_the_id_of_a_dead_letter_or_a_scheduled_entry_tells_its_range() -> None:

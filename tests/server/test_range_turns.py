@@ -60,7 +60,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     return Turns(monkeypatch)
 
 
-def test_the_first_range_takes_part_in_each_turn_and_others_when_they_are_woken(
+def test_the_first_range_participates_in_each_turn_and_others_when_they_are_woken(
     turns: Turns,
 ) -> None:
     assert turns.turn() == [1]

@@ -291,6 +291,11 @@ class Directory:
             self._reordered.append(manager)
         return manager, definition.settings
 
+    def stands(self, name: str, number: int) -> bool:
+        """Return whether a queue has not been dropped, be it damaged or not."""
+        known = self.defined.get(name) or self._set_aside.get(name)
+        return known is not None and known.number == number
+
     def _check_not_damaged(self, name: str, definition: QueueDefinition | None) -> None:
         why, known = self.damaged.get(name), self._set_aside.get(name)
         if why is None:

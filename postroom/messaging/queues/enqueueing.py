@@ -4,6 +4,10 @@
 
     Enqueue ─▶ body, at its home ─▶ ready, or scheduled (due later) ─▶ note: a claim may wait
 
+In a store of several ranges, some of this takes place elsewhere (:mod:`.crossing`). An id that
+somebody gave is unique because its range takes part in the transaction: the pointer there decides.
+A message with a made-up id needs nobody's part. If its home lies elsewhere, it is sent there.
+
 Messages are unique by kind and id, wherever they lie (:mod:`.homes`). If the home of a message is
 not its id, a pointer under the id names the home. A duplicate is looked for with one read of each.
 For an id that was made up nothing is looked for: there is no other one.
@@ -46,10 +50,23 @@ from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import records
 from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.queues.crossing import (
+    AwaitGroup,
+    EnqueueById,
+    PlaceMessage,
+    ReplaceMessage,
+)
 from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.homes import kept_key
+from postroom.messaging.queues.homes import home_of, kept_key
 from postroom.messaging.queues.manager import Manager, note_ready
-from postroom.messaging.queues.places import Place, find_unheld, lease_of, move, read_state
+from postroom.messaging.queues.places import (
+    Place,
+    find_unheld,
+    lease_of,
+    move,
+    read_body,
+    read_state,
+)
 from postroom.messaging.queues.records import (
     Body,
     Entry,
@@ -166,23 +183,47 @@ def enqueue(
     """
     if request.headers is not None:
         ctx.steps += check_headers(request.headers, request.key) // HEADERS_BYTES_PER_STEP
-    kind, id_ = request.kind, request.id
     if request.is_unique:
-        is_new = manager.host.made_up.is_new(id_, ctx)
-        if not is_new and is_there(ctx.get_once, manager.layout, kind, id_):
-            raise Invalid(
-                f"the queue {manager.name!r} has a message {shorten(id_)}, which is no "
-                "made-up id then; nothing was changed: an id that may be there is not sent as "
-                "unique"
-            )
+        _check_made_up(ctx, manager, request)
     else:
+        home = _home_elsewhere(ctx, manager, request)
+        if home is not None:
+            return _on_duplicate_elsewhere(ctx, manager, settings, request, home)
         known = _find_known(ctx, manager, settings, request)
         if known is not None:
             if settings.on_duplicate == "replace":
                 return _replace(ctx, manager, request, known, followers)
-            return _on_duplicate(manager, settings, request, known)
-    put(ctx, manager, request)
+            return _on_duplicate(manager, settings, request, known.body.payload)
+    if manager.departures.is_elsewhere(request.home):
+        send_home(ctx, manager, request)
+    else:
+        put(ctx, manager, request)
     return None
+
+
+def _check_made_up(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> None:
+    """Refuse an id that is said to be made up, and is not, as far as this range can tell."""
+    id_ = request.id
+    if manager.departures.is_elsewhere(id_) or manager.host.made_up.is_new(id_, ctx):
+        return
+    if is_there(ctx.get_once, manager.layout, request.kind, id_):
+        raise Invalid(
+            f"the queue {manager.name!r} has a message {shorten(id_)}, which is no made-up id "
+            "then; nothing was changed: an id that may be there is not sent as unique"
+        )
+
+
+def send_home(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> None:
+    """Send a new message to its home in another range; the pointer is here, if somebody gave an id.
+
+    The home has one made that belongs to a made-up id, after the message is there.
+    """
+    number = manager.definition.number
+    if not request.is_unique:
+        point(ctx, manager, (request.home, request.kind, request.id))
+    due = manager.due(request.due, ctx.timestamp)
+    sent = msgspec.structs.replace(request, due=due) if request.due else request
+    manager.departures.send(ctx, request.home, PlaceMessage(manager.name, number, sent))
 
 
 def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> Entry:
@@ -200,7 +241,8 @@ def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> Entry:
     entry = Entry(key, kind, id_, seq, due, due, priority, 0, group, 0, False, kept)
     body_key = layout.body_key(*entry.locator)
     ctx.writes[body_key] = body
-    point(ctx, manager, entry.locator)
+    if request.is_unique or not manager.departures.is_elsewhere(id_):  # else it is there
+        point(ctx, manager, entry.locator)
     if group:
         count_in_group(ctx, manager, group, 1)
     place_new(ctx, manager, entry, now)
@@ -212,7 +254,9 @@ def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> Entry:
 def point(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
     """Write the pointer to a message, if its home is not its id."""
     home, kind, id_ = locator
-    if home != id_:
+    if home != id_ and manager.departures.is_elsewhere(id_):
+        manager.departures.point(ctx, manager.name, manager.definition.number, locator)
+    elif home != id_:
         ctx.writes[manager.layout.pointer_key(kind, id_)] = home
         ctx.grow(2 * len(home) + len(id_))
 
@@ -229,6 +273,32 @@ def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None
         placed = layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[placed] = encode(entry)
         note_ready(ctx.notes, manager, ctx.stamp, placed, entry)
+
+
+def _home_elsewhere(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> bytes | None:
+    """Return the home of the message of this kind and id, if that is in another range."""
+    if not manager.departures.may_cross():
+        return None
+    home = ctx.get(manager.layout.pointer_key(request.kind, request.id))
+    return home if home is not None and manager.departures.is_elsewhere(home) else None
+
+
+def _on_duplicate_elsewhere(
+    ctx: Evaluation,
+    manager: Manager,
+    settings: QueueSettings,
+    request: EnqueueInQueue,
+    home: bytes,
+) -> str:
+    """Return what becomes of a duplicate of a message in another range, which may replace that.
+
+    A message that has ended is a duplicate until it is purged there.
+    """
+    if settings.on_duplicate != "replace":
+        return _on_duplicate(manager, settings, request, None)
+    number = manager.definition.number
+    manager.departures.send(ctx, home, ReplaceMessage(manager.name, number, home, request))
+    return REPLACED
 
 
 def _find_known(
@@ -271,23 +341,29 @@ def is_gone(state: MessageState | None, settings: QueueSettings, now: int) -> bo
 
 def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
     """Delete the body, the state and the pointer of a message."""
-    layout = manager.layout
     home, kind, id_ = locator
-    ctx.writes[layout.body_key(*locator)] = None
-    ctx.writes[layout.state_key(*locator)] = None
-    if home != id_:
-        ctx.writes[layout.pointer_key(kind, id_)] = None
-    ctx.grow(3 * (len(home) + len(id_)))
+    _remove_records(ctx, manager, locator)
+    if home != id_ and manager.departures.is_elsewhere(id_):
+        manager.departures.end_pointer(ctx, manager.name, manager.definition.number, locator)
+    elif home != id_:
+        ctx.writes[manager.layout.pointer_key(kind, id_)] = None
+
+
+def _remove_records(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
+    """Delete the body and the state of a message."""
+    ctx.writes[manager.layout.body_key(*locator)] = None
+    ctx.writes[manager.layout.state_key(*locator)] = None
+    ctx.grow(3 * (len(locator[0]) + len(locator[2])))
 
 
 def _on_duplicate(
-    manager: Manager, settings: QueueSettings, request: EnqueueInQueue, known: _Known
+    manager: Manager, settings: QueueSettings, request: EnqueueInQueue, payload: bytes | None
 ) -> str:
     if settings.on_duplicate == "error":
         raise ConditionFailed(
             f"the queue {manager.name!r} has a message {shorten(request.id)} of the kind "
             f"{request.kind!r} already; nothing was changed: take another id",
-            actual=known.body.payload,
+            actual=payload,
         )
     return IGNORED
 
@@ -305,8 +381,13 @@ def _replace(
     place = find_unheld(ctx, manager, known.locator, known.body)
     if place is None or place.where == counters.DEAD or _was_fired(place):
         return IGNORED
-    _write_replacement(ctx, manager, request, known, place)
     before, group = known.body.group, request.group
+    if manager.departures.is_elsewhere(home_of(place.entry.key, group)):
+        _move_home(ctx, manager, request, known, place)
+        if before:
+            followers += count_in_group(ctx, manager, before, -1)
+        return REPLACED
+    _write_replacement(ctx, manager, request, known, place)
     if group != before:
         if group:
             count_in_group(ctx, manager, group, 1)
@@ -351,6 +432,23 @@ def _write_replacement(
     move(ctx, manager, place, entry, now)
 
 
+def _move_home(
+    ctx: Evaluation, manager: Manager, request: EnqueueInQueue, known: _Known, place: Place
+) -> None:
+    """Send a replaced message to its new home in another range: that of its new group.
+
+    It counts as cancelled here.
+    """
+    entry = place.entry
+    ctx.writes[place.key] = None
+    if place.where == counters.READY:
+        ctx.notes.append((manager, (), Manager.ready_removed, place.key, entry.group))
+    change = counters.CANCELLED[place.where]
+    ctx.notes.append((manager, change, Manager.nothing, None, None))
+    _remove_records(ctx, manager, known.locator)
+    send_home(ctx, manager, msgspec.structs.replace(request, key=entry.key, is_unique=False))
+
+
 class Enqueueing:
     """The evaluators that enqueue messages, in the queues of a range.
 
@@ -379,6 +477,7 @@ class Enqueueing:
     def enqueue(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
         """Evaluate ``EnqueueInQueue``."""
         manager, settings = self.find(ctx, request.queue)
+        manager.departures.check_room(request.home)
         return self._enqueue(ctx, manager, settings, request)
 
     def _enqueue(
@@ -386,25 +485,47 @@ class Enqueueing:
     ) -> str | None:
         followers: list[EnqueueInQueue] = []
         outcome = enqueue(ctx, manager, settings, request, followers)
+        self._follow_all(ctx, followers)
+        return outcome
+
+    def _follow_all(self, ctx: Evaluation, followers: list[EnqueueInQueue]) -> None:
         for follower in followers:  # one that replaces another message may add followers
             found = self.find_if_there(ctx, follower.queue)
-            if found is not None:
-                manager, settings = found[0], _follower_settings(found[1])
-                enqueue(ctx, manager, settings, _as_follower(follower), followers)
-        return outcome
+            if found is None:
+                continue
+            manager, settings = found
+            request = _as_follower(follower)
+            if self._is_decided_elsewhere(manager, request.id):
+                _send_by_id(ctx, manager, request, replaces=True)
+            else:
+                enqueue(ctx, manager, _follower_settings(settings), request, followers)
+
+    def _is_decided_elsewhere(self, manager: Manager, id_: bytes) -> bool:
+        """Return whether another range, or a later proposal, tells whether an id is new.
+
+        An id for which a transaction is prepared has to wait, and what ends a group cannot.
+        """
+        return manager.departures.is_elsewhere(id_) or self.is_prepared(id_)
 
     def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
         """Enqueue a message; ignore a duplicate whatever the settings of the queue say."""
         manager, _ = self.find(ctx, request.queue)
+        if self._is_decided_elsewhere(manager, request.id):
+            _send_by_id(ctx, manager, request, replaces=False)
+            return None
         return self._enqueue(ctx, manager, QueueSettings(), request)
 
-    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
-        """Enqueue a follower that was checked before.
+    def enqueue_committed(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
+        """Enqueue a message of a transaction that has committed: nothing refuses it."""
+        manager, settings = self.find(ctx, request.queue)
+        return self._enqueue(ctx, manager, _follower_settings(settings), request)
+
+    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
+        """Enqueue a follower that was checked before, if its queue is there.
 
         The end of a group's last message must not fail because of what follows.
         """
-        manager, settings = self.find(ctx, request.queue)
-        return self._enqueue(ctx, manager, _follower_settings(settings), _as_follower(request))
+        self._follow_all(ctx, [request])
 
     def enqueue_moved(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
         """Enqueue a message that died in another queue, with whatever headers.
@@ -412,14 +533,87 @@ class Enqueueing:
         Its headers say also why it died.
         """
         manager, _ = self.find(ctx, request.queue)
-        put(ctx, manager, request)
+        if manager.departures.is_elsewhere(request.home):
+            send_home(ctx, manager, request)
+        else:
+            put(ctx, manager, request)
 
     def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
         manager, _ = self.find(ctx, request.queue)
         self.find(ctx, request.enqueue.queue)
         due = times.resolved(request.enqueue.due, ctx.timestamp, self._by_wall)
         follower = msgspec.structs.replace(request.enqueue, due=due)
-        when_done(ctx, manager, request.group, follower, self.enqueue)
+        departures, home = manager.departures, request.group.encode()
+        if request.group and departures.is_elsewhere(home):
+            check_headers(follower.headers, follower.key)
+            departures.check_room(home)
+            sent = msgspec.structs.replace(request, enqueue=follower)
+            departures.send(ctx, home, AwaitGroup(manager.name, manager.definition.number, sent))
+        else:
+            when_done(ctx, manager, request.group, follower, self._enqueue_follower)
+
+    def _enqueue_follower(self, ctx: Evaluation, follower: EnqueueInQueue) -> None:
+        """Enqueue a follower at once, since nothing of its group is outstanding."""
+        if follower.is_unique:
+            self.enqueue(ctx, follower)
+            return
+        manager, _ = self.find(ctx, follower.queue)
+        if self._is_decided_elsewhere(manager, follower.id):
+            _send_by_id(ctx, manager, follower, replaces=True)
+        else:
+            self.enqueue(ctx, follower)
+
+    # --- changes that come from other ranges
+
+    def place(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
+        """Place a new message that was sent home.
+
+        An earlier one of its kind and id may be there, if it has ended.
+
+        Raises:
+            Invalid: it has not: the id was no made-up id.
+        """
+        manager, settings = self.find(ctx, request.queue)
+        locator = request.home, request.kind, request.id
+        if ctx.get(manager.layout.body_key(*locator)) is not None:
+            if not is_gone(read_state(ctx, manager, locator), settings, ctx.timestamp):
+                raise Invalid(f"there is a message {shorten(request.id)}, which is no made-up id")
+            _remove_records(ctx, manager, locator)
+        put(ctx, manager, request)
+
+    def enqueue_sent(self, ctx: Evaluation, request: EnqueueInQueue, *, replaces: bool) -> None:
+        """Enqueue a message that was sent to the range of its id; a duplicate is no error."""
+        manager, settings = self.find(ctx, request.queue)
+        known = _follower_settings(settings) if replaces else QueueSettings()
+        self._enqueue(ctx, manager, known, request)
+
+    def replace_sent(self, ctx: Evaluation, request: EnqueueInQueue, home: bytes) -> None:
+        """Replace a message that lies at a home; if it has ended, enqueue the new one by its id."""
+        manager, settings = self.find(ctx, request.queue)
+        locator = home, request.kind, request.id
+        body = read_body(ctx, manager, locator)
+        state = None if body is None else read_state(ctx, manager, locator)
+        if body is not None and not is_gone(state, settings, ctx.timestamp):
+            followers: list[EnqueueInQueue] = []
+            _replace(ctx, manager, request, _Known(locator, body, state), followers)
+            self._follow_all(ctx, followers)
+            return
+        if body is not None:
+            remove(ctx, manager, locator)
+        _send_by_id(ctx, manager, request, replaces=True)
+
+    def await_sent(self, ctx: Evaluation, request: WhenDone) -> None:
+        """Let a message follow a group, whose messages are counted here."""
+        manager, _ = self.find(ctx, request.queue)
+        when_done(ctx, manager, request.group, request.enqueue, self._enqueue_follower)
+
+
+def _send_by_id(
+    ctx: Evaluation, manager: Manager, request: EnqueueInQueue, *, replaces: bool
+) -> None:
+    """Send a message to the range of its id, which tells whether it is new."""
+    change = EnqueueById(manager.name, manager.definition.number, request, replaces)
+    manager.departures.send(ctx, request.id, change)
 
 
 def _follower_settings(settings: QueueSettings) -> QueueSettings:

@@ -206,6 +206,7 @@ class Manager:
         )
         self.speculation = Speculation(self)
         self.host = host
+        self.departures = host.departures
         self.first_due = 0
         self.first_moment = 0
         self.purge_from = self.layout.done

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from postroom.errors import LeaseLost
 from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.enqueueing import IGNORED
+from postroom.messaging.queues.enqueueing import IGNORED, Enqueueing
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import (
     Acknowledge,
@@ -33,22 +33,24 @@ from postroom.messaging.queues.requests import (
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
 
-_PREPARED: Final = (
-    EnqueueInQueue, Acknowledge, RejectMessages, Extend, KeepResult, CancelMessages,
-)  # fmt: skip
+_SETTLED: Final = (Acknowledge, RejectMessages, Extend, KeepResult, CancelMessages)
 
 _log: Final = logging.getLogger(__name__)
 
 
-def register(directory: Directory, registry: Registry) -> None:
+def register(directory: Directory, enqueueing: Enqueueing, registry: Registry) -> None:
     """Register the evaluators; those of the writes themselves are registered already."""
-    for kind in _PREPARED:
-        registry.committed[kind] = partial(_carry_out, directory, registry.writes)
+    evaluators: dict[type, Callable[[Evaluation, Any], Any]] = {
+        kind: registry.writes[kind] for kind in _SETTLED
+    }
+    evaluators[EnqueueInQueue] = enqueueing.enqueue_committed
+    for kind, evaluate in evaluators.items():
+        registry.committed[kind] = partial(_carry_out, directory, evaluate)
 
 
 def _carry_out(
     directory: Directory,
-    evaluators: dict[type, Callable[[Evaluation, Any], Any]],
+    evaluate: Callable[[Evaluation, Any], Any],
     ctx: Evaluation,
     write: Any,
     answer: Any,
@@ -57,7 +59,7 @@ def _carry_out(
 
     Args:
         directory: the queues of the range.
-        evaluators: the evaluators of writes.
+        evaluate: the evaluator of the write.
         ctx: the proposal.
         write: the write.
         answer: the answer of its trial.
@@ -65,7 +67,7 @@ def _carry_out(
     if answer == IGNORED or not _is_there(directory, ctx, write.queue):
         return
     try:
-        evaluating = evaluators[type(write)](ctx, write)
+        evaluating = evaluate(ctx, write)
         if type(evaluating) is GeneratorType:
             yield from evaluating
     except LeaseLost:

@@ -29,7 +29,9 @@ from postroom.messaging import due as times
 from postroom.messaging.counters import read_queue_counts
 from postroom.messaging.queues import periodic, prepared, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
+from postroom.messaging.queues.arriving import Arrivals
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
+from postroom.messaging.queues.crossing import Departures
 from postroom.messaging.queues.definitions import Changed, retention
 from postroom.messaging.queues.directory import Directory, survey
 from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
@@ -86,15 +88,19 @@ class RangeQueues:
     Args:
         range_id: the id of the range.
         environment: the clocks, chance, and the service to wake.
+        departures: the way of changes to other ranges.
 
     Attributes:
+        take_change: see :meth:`.Arrivals.take`.
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
         index: the kind of the index of queues that is in use.
         bounds, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
-    def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
+    def __init__(
+        self, range_id: int, environment: QueueEnvironment, departures: Departures
+    ) -> None:
         self._range_id = range_id
         self._environment = environment
         self._to_look: dict[Manager, None] = {}
@@ -105,6 +111,7 @@ class RangeQueues:
         self._most: tuple[int, Manager | None] = 0, None
         self._stored: Reader | None = None
         self.index = keys.QUEUES
+        self.departures = departures
         self.bounds = environment.bounds
         self.kept = environment.kept
         self.waits = environment.waits
@@ -123,6 +130,7 @@ class RangeQueues:
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self.made_up = MadeUpIds(environment.bounds)
         self._enqueueing = Enqueueing(self._directory, environment)
+        self.take_change = Arrivals(range_id, self._directory, self._enqueueing).take
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
@@ -136,7 +144,7 @@ class RangeQueues:
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
         Results(self._directory.find, self._directory.known, self.waits).register(registry)
-        prepared.register(self._directory, registry)
+        prepared.register(self._directory, self._enqueueing, registry)
         environment = self._environment
         Reading(
             self._directory.known, self._directory.all, environment.check_age, environment.bounds

@@ -16,7 +16,7 @@ was fired before. Locator, epoch and the timestamp of firing together name an at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias
 
 import msgspec
@@ -265,14 +265,21 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
         """Return where the message is stored."""
         return home_of(self.key, self.group)
 
+    def participates(self) -> bool:
+        """Return whether somebody gave the id: the range of a given id tells whether it is new."""
+        return not self.is_unique
+
     def concerns(self) -> Concern:
-        """Return where the message is stored, and where its id is found."""
-        home = self.home
-        return KeySet((home,) if home == self.id else (home, self.id))
+        """Return the key that decides: a given id, else the home of the message."""
+        return KeySet((self.anchor(),))
+
+    def single_keys(self) -> Sequence[bytes] | None:
+        """Return that key."""
+        return (self.anchor(),)
 
     def anchor(self) -> bytes:
-        """Return the home of the message."""
-        return self.home
+        """Return that key."""
+        return self.home if self.is_unique else self.id
 
     def is_long(self) -> bool:
         """Return whether checking its headers takes a while."""
@@ -528,14 +535,15 @@ class WhenDone(Write, frozen=True, tag="when_done"):
     answer: ClassVar = list[int]
     since: ClassVar = 1
     verbs: ClassVar = (Verb.ENQUEUE,)
+    is_sent: ClassVar = True
 
     queue: QueueName
     group: Group
     enqueue: EnqueueInQueue
 
     def concerns(self) -> Concern:
-        """Return what the message concerns."""
-        return self.enqueue.concerns()
+        """Return the home of the group."""
+        return KeySet((self.anchor(),))
 
     def needs(self) -> Iterator[Need]:
         """Yield the right to enqueue in both queues."""
@@ -543,8 +551,8 @@ class WhenDone(Write, frozen=True, tag="when_done"):
         yield from self.enqueue.needs()
 
     def anchor(self) -> bytes:
-        """Return the home of the message."""
-        return self.enqueue.home
+        """Return the home of the group."""
+        return self.group.encode()
 
 
 class SetSchedule(NeedsQueue, ConcernsRoot, Write, frozen=True, tag="set_schedule"):

@@ -406,7 +406,7 @@ class IntentTable:
         for write in request.writes:
             if met is not None:
                 break
-            if write.is_sent:
+            if not write.participates():
                 continue
             spans: Sequence[Span] = ()
             names = write.single_keys()

@@ -100,14 +100,15 @@ class Division:
             start = None if is_last else end
 
     def _add(self, number: int, write: Write) -> None:
-        single = None if write.is_sent else write.single_keys()
+        participates = write.participates()
+        single = write.single_keys() if participates else None
         if single is not None and len(single) == 1:  # usually
             part = self._of(single[0])
             part.writes.append(write)
             part.numbers.append(number)
             return
         concern = write.concerns()
-        if write.is_sent or not isinstance(concern, KeySet):
+        if not participates or not isinstance(concern, KeySet):
             pieces: list[tuple[Part, Write]] = [(self.own, write)]
         elif type(write) is DeleteRange:
             pieces = [

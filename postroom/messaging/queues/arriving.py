@@ -1,0 +1,88 @@
+"""The changes of queues that come from other ranges (:mod:`.crossing`), each carried out once.
+
+A change of a queue that was dropped meanwhile is left out. A change that can never be carried out,
+since its queue is damaged here, becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from postroom.errors import Invalid, Unavailable, shorten
+from postroom.messaging.queues.crossing import (
+    AwaitGroup,
+    EndPointer,
+    EnqueueById,
+    PlaceMessage,
+    PointTo,
+    ReplaceMessage,
+    decode,
+)
+from postroom.messaging.queues.directory import Directory
+from postroom.messaging.queues.enqueueing import Enqueueing
+from postroom.messaging.queues.records import QueueLayout
+from postroom.messaging.requests import Deliverable
+from postroom.ranges.evaluation import Evaluation
+
+
+class Arrivals:
+    """The changes that arrive in one range.
+
+    Args:
+        range_id: the id of the range.
+        directory: its queues.
+        enqueueing: what enqueues in them.
+    """
+
+    def __init__(self, range_id: int, directory: Directory, enqueueing: Enqueueing) -> None:
+        self._range_id = range_id
+        self._directory = directory
+        self._enqueueing = enqueueing
+
+    def take(self, ctx: Evaluation, entry: Deliverable) -> None:
+        """Carry out a change.
+
+        Raises:
+            Unavailable: it has to wait.
+            QueueDamaged, Invalid: it cannot be carried out.
+        """
+        try:
+            change = decode(entry.value)
+        except msgspec.DecodeError as error:
+            raise Invalid(f"a change of a queue cannot be read: {error}") from error
+        ctx.steps += 2
+        if not (
+            isinstance(change, EndPointer) or self._directory.stands(change.queue, change.number)
+        ):
+            return
+        match change:
+            case PlaceMessage():
+                self._enqueueing.place(ctx, change.message)
+            case EnqueueById():
+                self._wait_for_commit(change.message.id)
+                self._enqueueing.enqueue_sent(ctx, change.message, replaces=change.replaces)
+            case ReplaceMessage():
+                self._wait_for_commit(change.home)
+                self._enqueueing.replace_sent(ctx, change.message, change.home)
+            case PointTo():
+                ctx.writes[self._pointer(change)] = change.home
+                ctx.grow(2 * len(change.home) + len(change.id))
+            case EndPointer():
+                key = self._pointer(change)
+                if ctx.get(key) == change.home:
+                    ctx.writes[key] = None
+                    ctx.grow(2 * len(change.id))
+            case AwaitGroup():
+                self._enqueueing.await_sent(ctx, change.request)
+            case _:
+                assert_never(change)
+
+    def _pointer(self, change: PointTo | EndPointer) -> bytes:
+        return QueueLayout(self._range_id, change.number).pointer_key(change.kind, change.id)
+
+    def _wait_for_commit(self, key: bytes) -> None:
+        """Let what is prepared for a key end first."""
+        if self._enqueueing.is_prepared(key):
+            raise Unavailable(f"a transaction is prepared that writes {shorten(key)}")

@@ -1,0 +1,156 @@
+"""The changes of queues that leave their range: outgoing entries of its outbox.
+
+::
+
+    where it commits                       range of the id           range of the home
+    made-up id ─────────── PlaceMessage ────────────────────────────▶ placed
+                                           pointer ◀──── PointTo ───────┘
+    given id, takes part ────────────────▶ pointer ─ PlaceMessage ──▶ placed
+    follower, tick ─────── EnqueueById ──▶ the same, if it is new
+    id that is there ────────────────────▶ pointer ─ ReplaceMessage ▶ replaced, if it was not fired
+                                           no pointer ◀─ EndPointer ──  purged
+    when_done ──────────── AwaitGroup ──────────────────────────────▶ range of the group
+
+An entry is handed over exactly once, and those of a key in their order
+(:mod:`postroom.messaging.handover`). A message is in no queue until it has arrived; on its way it
+counts as pending at the sender. Everything names its queue by number too: nothing that was on its
+way to a dropped queue arrives in a later one of that name.
+
+A queue in a range that contains every key sends nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from postroom.kv import keys
+from postroom.messaging.handover.outgoing import Outgoing
+from postroom.messaging.queues.records import Locator
+from postroom.messaging.queues.requests import (
+    EnqueueInQueue,
+    Kind,
+    QueueMessageId,
+    QueueName,
+    WhenDone,
+)
+from postroom.messaging.requests import Deliverable
+from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.requests import Count, Key
+
+
+class Crossing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A change of a queue in another range.
+
+    Attributes:
+        queue: the name of the queue; ``number``: its number.
+    """
+
+    queue: QueueName
+    number: Count
+
+
+class PlaceMessage(Crossing, frozen=True, tag="place"):
+    """A new message on its way to its home: no other one has its kind and id."""
+
+    message: EnqueueInQueue
+
+
+class EnqueueById(Crossing, frozen=True, tag="enqueue_by_id"):
+    """A message on its way to the range of its id, which tells whether it is new.
+
+    Attributes:
+        replaces: whether it may replace another one, if its queue says so.
+    """
+
+    message: EnqueueInQueue
+    replaces: bool
+
+
+class ReplaceMessage(Crossing, frozen=True, tag="replace"):
+    """A message that replaces the one of its kind and id, which lies at ``home``."""
+
+    home: Key
+    message: EnqueueInQueue
+
+
+class PointTo(Crossing, frozen=True, tag="point"):
+    """A pointer under an id, to the message at ``home``."""
+
+    home: Key
+    kind: Kind
+    id: QueueMessageId
+
+
+class EndPointer(Crossing, frozen=True, tag="end_pointer"):
+    """The end of such a pointer: the message is gone."""
+
+    home: Key
+    kind: Kind
+    id: QueueMessageId
+
+
+class AwaitGroup(Crossing, frozen=True, tag="await_group"):
+    """A follower on its way to the range of its group."""
+
+    request: WhenDone
+
+
+AnyCrossing: TypeAlias = (
+    PlaceMessage | EnqueueById | ReplaceMessage | PointTo | EndPointer | AwaitGroup
+)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+decode: Final = msgspec.msgpack.Decoder(AnyCrossing).decode
+
+
+class Departures:
+    """The way of changes of queues out of one range.
+
+    Args:
+        range_id: the id of the range.
+        outgoing: the outgoing messages of the range.
+    """
+
+    def __init__(self, range_id: int, outgoing: Outgoing) -> None:
+        self._sender = keys.u64(range_id)
+        self._outgoing = outgoing
+
+    def is_elsewhere(self, key: bytes) -> bool:
+        """Return whether what lies under a key is changed by an outgoing entry."""
+        outgoing = self._outgoing
+        return outgoing.may_go_out() and outgoing.goes_out(key)
+
+    def may_cross(self) -> bool:
+        """Return whether anything may be elsewhere."""
+        return self._outgoing.may_go_out()
+
+    def check_room(self, key: bytes) -> None:
+        """Check that a transaction may send something to a key.
+
+        Raises:
+            OutboxFull: it is for another range, and too much is on its way already.
+        """
+        if self.is_elsewhere(key):
+            self._outgoing.check_room()
+
+    def send(self, ctx: Evaluation, key: bytes, change: AnyCrossing) -> None:
+        """Let a change go out to the range of a key."""
+        id_ = ctx.stamp + self._sender + ctx.next_ordinal()
+        entry = Deliverable(
+            key, _encode(change), None, ctx.transaction_id, ctx.source, is_of_queue=True
+        )
+        self._outgoing.store(ctx, id_, entry)
+        ctx.count("enqueued")
+        ctx.steps += 1
+
+    def point(self, ctx: Evaluation, queue: str, number: int, locator: Locator) -> None:
+        """Have the range of an id point to its message."""
+        home, kind, id_ = locator
+        self.send(ctx, id_, PointTo(queue, number, home, kind, id_))
+
+    def end_pointer(self, ctx: Evaluation, queue: str, number: int, locator: Locator) -> None:
+        """Have the range of an id forget its message."""
+        home, kind, id_ = locator
+        self.send(ctx, id_, EndPointer(queue, number, home, kind, id_))

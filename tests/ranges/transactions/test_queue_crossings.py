@@ -1,0 +1,304 @@
+"""Messages of queues come to their homes in other ranges, once, and their ids stay unique."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from postroom.errors import ConditionFailed
+from postroom.messaging.handover.channels import LANES
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    Attempt,
+    CancelMessages,
+    EnqueueInQueue,
+    WhenDone,
+)
+from postroom.ranges.requests import Put
+from tests.ranges.transactions.participant import SECOND, answer_of, transaction_id
+from tests.ranges.transactions.queue_ranges import (
+    DEAD,
+    Q,
+    QueueRanges,
+    advance,
+    attempt,
+    claim,
+    counted,
+)
+
+A, B, C = b"a", b"n", b"x"
+"""Keys of the three ranges."""
+PURGE_AFTER: Final = 5.0
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[QueueRanges]:
+    """Return a store of three ranges, each with a part of a queue."""
+    settings = getattr(request, "param", {})
+    store = QueueRanges(b"m", b"w", ack_wait=3.0, purge_after=PURGE_AFTER, **settings)
+    yield store
+    store.close()
+
+
+def made_up(id_: bytes, key: bytes | None = None, **options: Any) -> EnqueueInQueue:
+    """Return a message with a made-up id."""
+    return EnqueueInQueue(Q, key or id_, "", id_, b"payload", is_unique=True, **options)
+
+
+def given(id_: bytes, key: bytes | None = None, **options: Any) -> EnqueueInQueue:
+    """Return a message with an id that somebody gave."""
+    payload = options.pop("payload", b"payload")
+    return EnqueueInQueue(Q, key or id_, "", id_, payload, **options)
+
+
+# --- homes
+
+
+@pytest.mark.parametrize("key", [A, B, C])
+@pytest.mark.parametrize("id_", [b"a1", b"n1", b"x1"])
+@pytest.mark.parametrize("make", [made_up, given])
+def test_a_message_lies_at_its_home_and_its_id_points_there(
+    store: QueueRanges, make: Any, id_: bytes, key: bytes
+) -> None:
+    assert store.enqueued(Put(A, b""), make(id_, key)) == [None, None]
+    assert store.pointers() == {id_: key}
+    [found] = claim(store.owner(key))
+    assert (found.id, found.key, found.payload) == (id_, key, b"payload")
+    assert store.counted() == {"enqueued": 1, "leased": 1, "fired": 1}
+    assert store.records() == 0
+
+
+@pytest.mark.parametrize("make", [made_up, given])
+def test_a_message_of_a_group_lies_in_the_range_of_that(store: QueueRanges, make: Any) -> None:
+    store.enqueued(Put(A, b""), make(b"n1", C, group="group"))
+    assert store.pointers() == {b"n1": b"group"}
+    [found] = claim(store.members[0])
+    assert (found.id, found.key, found.group) == (b"n1", C, "group")
+
+
+def test_a_message_with_a_home_elsewhere_costs_its_range_one_log_entry(store: QueueRanges) -> None:
+    store.settle()
+    before = store.entries()
+    asked = store.commit(Put(A, b""), made_up(b"a1", C))
+    assert answer_of(asked)
+    assert [now - then for now, then in zip(store.entries(), before, strict=True)] == [1, 0, 0]
+
+
+def test_many_messages_are_handed_over_together(store: QueueRanges) -> None:
+    store.settle()
+    before = store.entries()
+    store.enqueued(Put(A, b""), *(made_up(b"a%d" % each, C) for each in range(50)))
+    paid = [now - then for now, then in zip(store.entries(), before, strict=True)]
+    assert counted(store.owner(C)).ready == 50
+    assert max(paid) <= 2 + LANES
+
+
+def test_a_message_on_its_way_is_pending(store: QueueRanges) -> None:
+    store.commit(Put(A, b""), made_up(b"a1", C))
+    first = store.members[0].messaging.conservation.applied
+    assert (first.enqueued, first.pending, first.outgoing) == (1, 1, 1)
+    store.settle()
+    first = store.members[0].messaging.conservation.applied
+    last = store.members[2].messaging.conservation.applied
+    assert (first.pending, first.handed) == (0, 1)
+    assert last.received == 1
+
+
+def test_a_message_comes_once_though_batches_are_doubled_and_leaders_die(
+    store: QueueRanges,
+) -> None:
+    store.commit(Put(A, b""), made_up(b"a1", C))
+    store.owner(C).pass_time(0.1)
+    store.step()
+    packets = list(store.network.packets)
+    store.deliver_requests()
+    assert counted(store.owner(C)).enqueued == 1
+    store.take_over(3)
+    store.network.answers.clear()
+    store.network.packets += packets
+    store.take_over(1)
+    for _ in range(5):
+        store.pass_time(6.0)
+    assert counted(store.owner(C)).enqueued == 1
+    assert store.pointers() == {b"a1": C}
+
+
+# --- ids
+
+
+def inserted_once(store: QueueRanges, answers: list[Any]) -> None:
+    """Check that one of some messages with the same id was inserted, and is there."""
+    assert answers.count(None) == 1, answers
+    assert store.counted()["enqueued"] == 1
+    [(_, home)] = store.pointers().items()
+    assert counted(store.owner(home)).ready == 1
+
+
+def test_an_id_is_unique_over_ranges_whatever_the_keys_and_groups(store: QueueRanges) -> None:
+    every = [
+        store.commit(given(b"n1", key, group=key.decode() if number % 3 == 0 else ""))
+        for number, key in enumerate([A, B, C] * 17)
+    ]
+    store.settle()
+    inserted_once(store, [(answer_of(each).answers or [None])[0] for each in every])
+
+
+def test_an_id_is_unique_though_it_is_prepared_from_other_ranges(store: QueueRanges) -> None:
+    every = [
+        store.commit(Put(key + b"%d" % number, b""), given(b"n1", key))
+        for number, key in enumerate([A, C, B] * 5)
+    ]
+    store.settle()
+    inserted_once(store, [(answer_of(each).answers or [None, None])[1] for each in every])
+
+
+@pytest.mark.parametrize("store", [{"on_duplicate": "error"}], indirect=True)
+def test_a_duplicate_in_another_range_is_an_error_if_the_queue_says_so(store: QueueRanges) -> None:
+    assert store.enqueued(given(b"n1", C)) == [None]
+    for anchor in (A, B):
+        asked = store.commit(Put(anchor, b""), given(b"n1", A))
+        store.settle()
+        with pytest.raises(ConditionFailed):
+            answer_of(asked)
+    assert store.value(A) is None
+    assert store.counted()["enqueued"] == 1
+
+
+@pytest.mark.parametrize("store", [{"on_duplicate": "replace"}], indirect=True)
+@pytest.mark.parametrize("anchor", [A, B, C])
+def test_a_message_in_another_range_is_replaced_where_it_lies(
+    store: QueueRanges, anchor: bytes
+) -> None:
+    store.enqueued(given(b"n1", C, payload=b"old"))
+    later = given(b"n1", A, payload=b"new")
+    assert store.enqueued(Put(anchor, b""), later) == [None, "replaced"]
+    [found] = claim(store.owner(C))
+    assert (found.payload, found.key) == (b"new", C)
+    assert store.pointers() == {b"n1": C}
+    assert store.counted()["enqueued"] == 1
+
+
+@pytest.mark.parametrize("store", [{"on_duplicate": "replace"}], indirect=True)
+def test_a_message_that_was_fired_in_another_range_is_not_replaced(store: QueueRanges) -> None:
+    store.enqueued(given(b"n1", C, payload=b"old"))
+    [found] = claim(store.owner(C))
+    store.enqueued(given(b"n1", A, payload=b"new"))
+    assert found.payload == b"old"
+    assert store.counted() == {"enqueued": 1, "leased": 1, "fired": 1}
+
+
+@pytest.mark.parametrize("store", [{"on_duplicate": "replace"}], indirect=True)
+@pytest.mark.parametrize("group", ["b", "n2", "y"])
+@pytest.mark.parametrize("id_", [b"n1", b"x1"])
+def test_a_replacement_with_another_group_moves_the_message_to_that(
+    store: QueueRanges, id_: bytes, group: str
+) -> None:
+    store.enqueued(given(id_, C, payload=b"old"))
+    store.enqueued(given(id_, C, payload=b"new", group=group))
+    assert store.pointers() == {id_: group.encode()}
+    [found] = claim(store.owner(group.encode()))
+    assert (found.payload, found.group, found.key) == (b"new", group, C)
+    assert store.counted()["leased"] == 1
+
+
+@pytest.mark.parametrize("store", [{"on_duplicate": "replace"}], indirect=True)
+def test_a_message_that_has_ended_elsewhere_is_enqueued_anew_instead_of_replaced(
+    store: QueueRanges,
+) -> None:
+    store.enqueued(given(b"n1", C))
+    store.owner(C).commit(CancelMessages(Q, [Attempt(C, "", b"n1")]), anchor=C)
+    store.enqueued(given(b"n1", A, payload=b"new"))
+    [found] = claim(store.owner(A))
+    assert found.payload == b"new"
+    assert store.pointers() == {b"n1": A}
+
+
+@pytest.mark.parametrize("make", [made_up, given])
+def test_an_id_is_free_again_once_its_message_was_purged_elsewhere(
+    store: QueueRanges, make: Any
+) -> None:
+    store.enqueued(Put(A, b""), make(b"n1", C))
+    last = store.owner(C)
+    [found] = claim(last)
+    last.commit(Acknowledge(Q, [attempt(found)]), anchor=C)
+    store.settle()
+    assert store.enqueued(given(b"n1", A)) == ["ignored"]
+    purge(store)
+    assert store.pointers() == {}
+    assert store.enqueued(given(b"n1", A)) == [None]
+    assert store.pointers() == {b"n1": A}
+    [found] = claim(store.owner(A))
+    assert found.id == b"n1"
+
+
+def purge(store: QueueRanges) -> None:
+    """Let the messages that were done long enough ago be purged."""
+    store.pass_time(PURGE_AFTER + 1)
+    for each in store.members:
+        advance(each)
+    store.settle()
+
+
+def test_an_id_waits_for_the_transaction_that_takes_it(store: QueueRanges) -> None:
+    """A follower with that id comes from the end of a group in another range meanwhile."""
+    member = store.owner(B)
+    store.enqueued(given(b"a1", group="g"))
+    store.enqueued(WhenDone(Q, "g", given(b"n1", payload=b"follower")))
+    id_ = transaction_id()
+    prepared = member.prepare(id_, given(b"n1", payload=b"prepared"))
+    [found] = claim(store.owner(b"g"))
+    store.owner(b"g").commit(Acknowledge(Q, [attempt(found)]), anchor=b"g")
+    for _ in range(3):
+        store.step()
+        store.deliver_requests()
+        store.deliver_answers()
+    assert counted(member).enqueued == 0
+    member.resolve(id_, prepared.timestamp + SECOND)
+    store.pass_time(1.0)
+    [found] = claim(member)
+    assert found.payload == b"prepared"
+    assert counted(member).enqueued == 1
+
+
+# --- groups
+
+
+@pytest.mark.parametrize("follower", [given(b"n1"), given(b"n1", C), made_up(b"n1", A)])
+@pytest.mark.parametrize("anchor", [A, B, C])
+def test_a_follower_comes_when_its_group_in_another_range_is_done(
+    store: QueueRanges, follower: EnqueueInQueue, anchor: bytes
+) -> None:
+    sent = [made_up(b"a%d" % each, group="y") for each in range(3)]
+    store.enqueued(Put(anchor, b""), *sent, WhenDone(Q, "y", follower))
+    found = claim(store.owner(b"y"))
+    assert len(found) == 3
+    for each in found:
+        assert b"n1" not in store.pointers()
+        store.owner(b"y").commit(Acknowledge(Q, [attempt(each)]), anchor=b"y")
+        store.settle()
+    [last] = claim(store.owner(follower.key))
+    assert last.id == b"n1"
+
+
+@pytest.mark.parametrize("follower", [given(b"n1"), given(b"n1", C), made_up(b"n1", A)])
+def test_a_follower_comes_at_once_if_nothing_of_its_group_is_outstanding(
+    store: QueueRanges, follower: EnqueueInQueue
+) -> None:
+    store.enqueued(Put(A, b""), WhenDone(Q, "y", follower))
+    [found] = claim(store.owner(follower.key))
+    assert found.id == b"n1"
+
+
+def test_a_dead_message_moves_to_its_dead_letter_queue_in_its_own_range() -> None:
+    store = QueueRanges(b"m", b"w", dead_letter_queue=DEAD, max_attempts=1, ack_wait=3.0)
+    store.enqueued(Put(A, b""), given(b"n1", C))
+    claim(store.owner(C))
+    store.pass_time(4.0)
+    advance(store.owner(C))
+    store.settle()
+    assert list(store.pointers().values()) == [C, C]
+    assert counted(store.owner(C)).moved == 1
+    assert counted(store.owner(C), DEAD).ready == 1
+    store.close()
