@@ -295,6 +295,15 @@ BACKUP_CHAIN_MAX: Final = 64
 """The backups of a chain: a full one, and those that have what has changed since the one before."""
 BACKUP_FOLDERS_MAX: Final = 10_000
 """The folders beside a backup in which the ones before it are looked for."""
+TRAIL_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""The trail of changes since the last backup, which ends at the half of this.
+
+The backup that finds it so begins it anew, before what is there is read and removed.
+"""
+TRAIL_WRITES_MAX: Final = 16 * 1024
+"""The raw writes of a command that the trail keeps: it is made in the turn that applies them."""
+TRAIL_LOOKED_AT_ONCE_MAX: Final = 4000
+"""The entries of the trail that one step of forgetting looks at."""
 RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 """The entries of an abandoned restore that one step removes."""
 
@@ -586,8 +595,8 @@ RECEIPT_BYTES_MAX: Final = 32_768
 """The receipt of a message that a consumer holds: it has a kind, an id and a key."""
 EVALUATED_AT_ONCE_MAX: Final = 256
 """The messages, named by one write, up to which it is evaluated in one go."""
-SCAN_CURSOR_BYTES_MAX: Final = IMAGE_NAME_BYTES_MAX + 16
-"""The cursor from which a scan of records goes on: the name of an entry, in its range."""
+SCAN_CURSOR_BYTES_MAX: Final = 2 * IMAGE_NAME_BYTES_MAX + 32
+"""The cursor from which a scan of records goes on: the name of an entry, which a trail escapes."""
 TABLE_NAME_CHARACTERS_MAX: Final = 32
 """The name of a table of records, or of one of its columns."""
 SCAN_COLUMNS_MAX: Final = 32

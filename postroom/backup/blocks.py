@@ -76,20 +76,20 @@ def read_blocks(file: BinaryIO, path: object) -> Iterator[Entries]:
         Invalid: it is damaged, or of another format.
     """
     if file.read(len(HEADING)) != HEADING:
-        raise _damaged(path, "it does not begin like a file of a backup")
+        raise damaged(path, "it does not begin like a file of a backup")
     last = b""
     while sizes := file.read(_sizes.size):
         if len(sizes) < _sizes.size:
-            raise _damaged(path, "it ends within a block")
+            raise damaged(path, "it ends within a block")
         small, plain = _sizes.unpack(sizes)
         if max(small, plain) > BACKUP_BLOCK_BYTES_MAX:
-            raise _damaged(path, f"it has a block of {max(small, plain)} bytes")
+            raise damaged(path, f"it has a block of {max(small, plain)} bytes")
         try:
             names, stored = _unpacked(file.read(small), small, plain)
             if names[0] <= last:
                 raise ValueError("its names do not rise from block to block")
         except (zlib.error, ValueError, msgspec.MsgspecError) as error:
-            raise _damaged(path, str(error)) from error
+            raise damaged(path, str(error)) from error
         last = names[-1]
         yield names, stored
 
@@ -128,7 +128,8 @@ def _is_ordered(is_before: Callable[[Any, Any], bool], values: Sequence[Any]) ->
     return all(map(is_before, values, islice(values, 1, None)))
 
 
-def _damaged(path: object, what: str) -> Invalid:
+def damaged(path: object, what: str) -> Invalid:
+    """Return the error for a file that is not as a backup writes it."""
     return Invalid(
         f"{path} is damaged: {what}; nothing of it was used: get the backup from where it is sound"
     )

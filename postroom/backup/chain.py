@@ -6,16 +6,19 @@ manifest has no paths, so all of a chain can be moved or renamed together.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import NamedTuple, Self
 
+from postroom.backup import trail
 from postroom.backup.blocks import Entries
 from postroom.backup.folder import BackupFolder
-from postroom.backup.manifest import BackupManifest, time_of
+from postroom.backup.manifest import BackupManifest, part_name, time_of, trail_name
 from postroom.backup.merging import merged
 from postroom.errors import Invalid
+from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import BACKUP_CHAIN_MAX, BACKUP_FOLDERS_MAX
 
@@ -27,15 +30,24 @@ class Backup(NamedTuple):
     manifest: BackupManifest
 
 
+class Stretch(NamedTuple):
+    """The trail of the backup that follows a chain, up to a timestamp."""
+
+    backup: Backup
+    until: int
+
+
 class Chain:
     """A chain of backups.
 
     Args:
         links: the full backup, and then each increment.
+        stretch: the stretch of a trail behind it, which leads to a later image.
     """
 
-    def __init__(self, links: list[Backup]) -> None:
+    def __init__(self, links: list[Backup], stretch: Stretch | None = None) -> None:
         self.links = links
+        self.stretch = stretch
 
     @classmethod
     def of(cls, folder: BackupFolder) -> Self:
@@ -60,23 +72,43 @@ class Chain:
         """Return the manifest of the last backup."""
         return self.links[-1].manifest
 
+    @property
+    def timestamp(self) -> int:
+        """Return the timestamp of the image that it makes."""
+        return self.last.timestamp if self.stretch is None else self.stretch.until
+
+    @property
+    def image(self) -> bytes:
+        """Return the id of that image."""
+        backup = bytes.fromhex(self.last.backup)
+        if self.stretch is None:
+            return backup
+        return hashlib.sha256(backup + keys.u64(self.timestamp)).digest()[: len(backup)]
+
     def until(self, at: datetime | None) -> Chain:
-        """Return the chain up to the backup of a time; ``None``: all of it.
+        """Return the chain that makes the image of a time; ``None``: that of the last backup.
 
         Raises:
-            Invalid: no backup of the chain has this time.
+            Invalid: no backup of the chain has this time, and no trail leads there.
         """
         if at is None:
             return self
-        wanted = int(at.astimezone(UTC).timestamp())
+        if at.tzinfo is None:
+            raise ValueError(f"at is an aware datetime, not {at.isoformat()}")
         times = [(link.manifest.timestamp >> LOGICAL_BITS) // 1000 for link in self.links]
-        if wanted in times:
-            return Chain(self.links[: times.index(wanted) + 1])
+        seconds = at.timestamp()
+        if seconds in times:
+            return Chain(self.links[: times.index(int(seconds)) + 1])
+        until = (int(seconds * 1000) + 1 << LOGICAL_BITS) - 1
+        for number, link in enumerate(self.links[1:], 1):
+            before = self.links[number - 1].manifest.timestamp
+            if before < until <= link.manifest.trail_until:
+                return Chain(self.links[:number], Stretch(link, until))
         told = ", ".join(time_of(link.manifest.timestamp) for link in self.links)
         raise Invalid(
-            f"no backup has the time {at.astimezone(UTC).isoformat()}; nothing was changed: give "
-            f"one of {told}. A backup has one version of each key and none of what waits in an "
-            "outbox or queue, so the state between two of them is not known"
+            f"no backup has the time {at.isoformat()}, and no trail leads there; nothing was "
+            f"changed: give one of {told}, or a time that 'verify' tells. A trail is kept from a "
+            "backup on that is taken with --trail"
         )
 
     def check(self, number: int) -> None:
@@ -86,7 +118,9 @@ class Chain:
             Invalid: one of them is another one.
         """
         for link in self.links:
-            link.folder.check(link.manifest, number)
+            link.folder.check(part_name(number), link.manifest.parts[number])
+        if self.stretch is not None:
+            check_trail(self.stretch.backup, number)
 
     def read(self, number: int) -> Iterator[Entries]:
         """Iterate over the entries of a part of the store, in pieces.
@@ -94,7 +128,29 @@ class Chain:
         Raises:
             Invalid: a file is damaged.
         """
-        return merged([link.folder.read(number) for link in self.links])
+        files = [link.folder.read(part_name(number)) for link in self.links]
+        if self.stretch is not None:
+            files.append(read_trail(self.stretch, number))
+        return merged(files)
+
+
+def check_trail(backup: Backup, number: int) -> None:
+    """Check the file of the trail of a part against its manifest.
+
+    Raises:
+        Invalid: it is another one.
+    """
+    backup.folder.check(trail_name(number), backup.manifest.trail[number])
+
+
+def read_trail(stretch: Stretch, number: int) -> Iterator[Entries]:
+    """Iterate over what has become of the entries of a part in a stretch, in pieces.
+
+    Raises:
+        Invalid: a file is damaged.
+    """
+    folder, name = stretch.backup.folder, trail_name(number)
+    return trail.as_of(folder.read(name), stretch.until, folder.path / name)
 
 
 def _before(link: Backup) -> Backup:

@@ -4,6 +4,7 @@
 
     FOLDER/part-00000      what belongs to no key: outboxes, dead letters, queues, counters
     FOLDER/part-00001 ...  spans of keys
+    FOLDER/trail-00000 ... the trail of each of them, if it was kept (:mod:`.trail`)
     FOLDER/manifest.json   now it is a backup
 
 Files without a manifest are those of a backup that was killed. The next one removes them.
@@ -23,13 +24,13 @@ from typing import BinaryIO, Final, Self
 
 from postroom.backup import manifest as manifests
 from postroom.backup.blocks import HEADING, Block, Entries, block_of, packed, read_blocks
-from postroom.backup.manifest import MANIFEST, BackupManifest, BackupPart, file_name
+from postroom.backup.manifest import MANIFEST, BackupManifest, BackupPart
 from postroom.errors import AccessDenied, Invalid, Unavailable
 from postroom.kv.folder import FOLDER_MODE, is_full, sync_path
 from postroom.limits import BACKUP_BLOCK_ROWS_MAX, BACKUP_MANIFEST_BYTES_MAX
 
 _NEW: Final = f"{MANIFEST}.new"
-_OURS: Final = re.compile(rf"part-[0-9]{{5}}|{re.escape(_NEW)}")
+_OURS: Final = re.compile(rf"(part|trail)-[0-9]{{5}}|{re.escape(_NEW)}")
 _GATHERED_BYTES: Final = 1024 * 1024
 _GATHERED_ROWS: Final = BACKUP_BLOCK_ROWS_MAX // 2
 _HASHED_AT_ONCE: Final = 1024 * 1024
@@ -127,13 +128,13 @@ class BackupFolder:
         sync_path(self.path)
         sync_path(self.path.parent)
 
-    def check(self, manifest: BackupManifest, number: int) -> None:
-        """Check that the file of a part is the one that was written.
+    def check(self, name: str, part: BackupPart) -> None:
+        """Check that the file of a name is the one that was written for a part.
 
         Raises:
             Invalid: it is not.
         """
-        path, part = self.path / file_name(number), manifest.parts[number]
+        path = self.path / name
         digest = hashlib.sha256()
         try:
             with _opened(path) as file:
@@ -145,13 +146,13 @@ class BackupFolder:
         if digest.hexdigest() != part.sha256:
             raise _another(path, "is not as it was written: its checksum is another one")
 
-    def read(self, number: int) -> Iterator[Entries]:
-        """Iterate over the entries of a part, a block at a time.
+    def read(self, name: str) -> Iterator[Entries]:
+        """Iterate over the entries of a file, a block at a time.
 
         Raises:
             Invalid: the file is damaged.
         """
-        path = self.path / file_name(number)
+        path = self.path / name
         with _opened(path) as file:
             yield from read_blocks(file, path)
 
@@ -163,15 +164,14 @@ class PartFile:
 
     Args:
         folder: the folder of the backup.
-        number: the number of the part.
+        name: the name of the file.
 
     Attributes:
         entries: the number of entries in it.
     """
 
-    def __init__(self, folder: BackupFolder, number: int) -> None:
-        self._path = folder.path / file_name(number)
-        self._file = self._path.open("xb")
+    def __init__(self, folder: BackupFolder, name: str) -> None:
+        self._file = (folder.path / name).open("xb")
         self._digest = hashlib.sha256()
         self._bytes = self.entries = 0
         self._names: list[bytes] = []

@@ -1,7 +1,8 @@
 """The manifest of a backup: which store it is of, its timestamp, and what each file must be.
 
 It is written last, at once: a folder without it has no backup. It says nothing about where files
-are, so it cannot lead out of its folder: part 7 is the file ``part-00007``, here.
+are, so it cannot lead out of its folder: part 7 is the file ``part-00007`` here, and its trail
+``trail-00007``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from postroom.limits import BACKUP_PARTS_MAX, KEY_BYTES_MAX
 from postroom.messaging import image_entries
 from postroom.ranges.requests import TimestampNumber
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "manifest.json"
 
 _Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
@@ -56,6 +57,8 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         since_timestamp: the timestamp of that.
         tables: the number of entries of the store in each table, changed or not.
         parts: the parts. The first one has what belongs to no key.
+        trail: the files of the trail, one for each part; empty: there is none.
+        trail_until: the timestamp up to which the trail is complete; 0: there is none.
         sha256: the hash of the manifest without this field.
     """
 
@@ -70,6 +73,8 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: Annotated[
         tuple[BackupPart, ...], msgspec.Meta(min_length=2, max_length=BACKUP_PARTS_MAX)
     ]
+    trail: Annotated[tuple[BackupPart, ...], msgspec.Meta(max_length=BACKUP_PARTS_MAX)] = ()
+    trail_until: TimestampNumber = 0
     sha256: str = ""
 
     @property
@@ -80,12 +85,17 @@ class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def bytes(self) -> int:
         """Return the size of all files."""
-        return sum(part.bytes for part in self.parts)
+        return sum(file.bytes for file in (*self.parts, *self.trail))
 
 
-def file_name(number: int) -> str:
+def part_name(number: int) -> str:
     """Return the name of the file of a part."""
     return f"part-{number:05d}"
+
+
+def trail_name(number: int) -> str:
+    """Return the name of the file of the trail of a part."""
+    return f"trail-{number:05d}"
 
 
 def time_of(timestamp: int) -> str:
@@ -140,7 +150,8 @@ def _hash(manifest: BackupManifest) -> str:
 
 def _check(manifest: BackupManifest) -> None:
     """Check that times and tables can be shown, and that the parts are all keys, in order."""
-    time_of(manifest.since_timestamp)
+    for timestamp in (manifest.since_timestamp, manifest.trail_until):
+        time_of(timestamp)
     if manifest.time != time_of(manifest.timestamp):
         raise ValueError("its time is not that of its timestamp")
     if not manifest.tables.keys() <= set(image_entries.TABLES):
@@ -152,3 +163,15 @@ def _check(manifest: BackupManifest) -> None:
         expected = part.end
     if expected is not None:
         raise ValueError("its parts end before the last key")
+    if manifest.trail or manifest.trail_until:
+        _check_trail(manifest)
+
+
+def _check_trail(manifest: BackupManifest) -> None:
+    spans = [
+        [(part.start, part.end) for part in files] for files in (manifest.parts, manifest.trail)
+    ]
+    if spans[0] != spans[1]:
+        raise ValueError("its trail has other parts")
+    if not manifest.since_timestamp < manifest.trail_until <= manifest.timestamp:
+        raise ValueError("its trail is not of the time since the backup before")

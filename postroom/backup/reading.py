@@ -111,6 +111,14 @@ class StoreReader:
                     raise
         raise Unavailable("ranges are split again and again; there is no backup: try again later")
 
+    def trail_of_no_key(self) -> AsyncGenerator[ReadEntries]:
+        """Iterate over the trail of the entries that belong to no key, of the only range."""
+        return self._read(RangePiece("range_trail", b"", None))
+
+    def trail_of_keys(self, start: bytes, end: bytes | None) -> AsyncGenerator[ReadEntries]:
+        """Iterate over the trail of the entries of the keys of a span."""
+        return self._read(RangePiece("trail", start, end))
+
     async def _pieces(self, start: bytes, end: bytes | None) -> list[RangePiece]:
         """Return the parts of a span in the ranges of now."""
         return [

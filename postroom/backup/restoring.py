@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from postroom.backup.chain import Chain
 from postroom.backup.folder import BackupFolder
 from postroom.backup.progress import Progress, silent
-from postroom.backup.verifying import check_counts
+from postroom.backup.verifying import check_counts, recount
 from postroom.client.staging import cut
 from postroom.client.sync import CoreDatabase
 from postroom.client.sync_parts import Restore
@@ -36,7 +36,7 @@ class RestoredBackup(NamedTuple):
     """The result of a restore.
 
     Attributes:
-        backup: the id of the backup.
+        backup: the id of the last backup that is in it.
         timestamp: the timestamp at which the store was as it is now.
         tables: the number of entries in each table.
         done_before: whether this backup was restored already, and nothing was done.
@@ -63,7 +63,8 @@ def restore(
     Args:
         db: the store.
         folder: the folder of the backup; those before it lie beside it.
-        at: the time of a backup of the chain; ``None``: that of the last one.
+        at: the time of a backup of the chain, or one to which a trail leads; ``None``: that of the
+            last backup.
         progress: a function that is told how far it is.
 
     Raises:
@@ -71,37 +72,55 @@ def restore(
             not empty; or its counts in the end are not those of the manifest, and it stays closed.
     """
     chain = Chain.of(BackupFolder(folder)).until(at)
-    manifest = chain.last
-    parts = len(manifest.parts)
+    image = _Image(chain, _checked(chain, progress))
+    begun = db.images.begin(uuid.uuid4().bytes, chain.image, chain.timestamp)
+    if begun is not None:
+        _fill(db, begun, image, progress)
+    return RestoredBackup(
+        chain.last.backup, Timestamp(chain.timestamp), image.tables, begun is None
+    )
+
+
+class _Image(NamedTuple):
+    """An image that a chain makes, with the number of entries of each table."""
+
+    chain: Chain
+    tables: dict[str, int]
+
+
+def _checked(chain: Chain, progress: Progress) -> dict[str, int]:
+    """Check all files; return the number of entries in each table.
+
+    The manifest tells it; between two backups it is counted.
+    """
+    if chain.stretch is not None:
+        counted = recount(chain, "checking", progress)
+        check_counts(counted.tables, counted, chain.stretch.backup.folder.path)
+        return counted.tables
+    parts = len(chain.last.parts)
     for number in range(parts):
         progress("checking", number, parts)
         chain.check(number)
     progress("checking", parts, parts)
-    run = uuid.uuid4().bytes
-    begun = db.images.begin(run, bytes.fromhex(manifest.backup), manifest.timestamp)
-    if begun is not None:
-        _fill(db, begun, chain, progress)
-    return RestoredBackup(
-        manifest.backup, Timestamp(manifest.timestamp), manifest.tables, begun is None
-    )
+    return chain.last.tables
 
 
-def _fill(db: CoreDatabase, begun: Restore, chain: Chain, progress: Progress) -> None:
-    parts = len(chain.last.parts)
+def _fill(db: CoreDatabase, begun: Restore, image: _Image, progress: Progress) -> None:
+    parts = len(image.chain.last.parts)
     there = db.images.read().parts
     for number in range(parts):
         progress("restoring", number, parts)
         if number not in there:
-            begun.end_part(number, _send(begun, chain, number))
+            begun.end_part(number, _send(begun, image.chain, number))
     progress("restoring", parts, parts)
     try:
-        check_counts(chain.last, db.images.check(), "the restored store")
+        check_counts(image.tables, db.images.check(), "the restored store")
     except Invalid as error:
         raise Invalid(
             f"{error}; it stays closed: run the restore again with a sound backup, or abandon it "
             "(--abandon)"
         ) from error
-    begun.end(parts, chain.last.entries)
+    begun.end(parts, sum(image.tables.values()))
 
 
 def _send(begun: Restore, chain: Chain, number: int) -> int:

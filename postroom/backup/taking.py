@@ -28,9 +28,11 @@ from postroom.backup.folder import BackupFolder, PartFile
 from postroom.backup.manifest import BackupManifest, BackupPart
 from postroom.backup.merging import Differences
 from postroom.backup.pace import Pace
-from postroom.backup.progress import Progress, silent
+from postroom.backup.progress import Progress
 from postroom.backup.reading import ReadEntries, StoreReader
 from postroom.backup.recount import Recount
+from postroom.backup.store_trail import StoreTrail
+from postroom.backup.trail import after
 from postroom.client.database import CoreDatabase
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.clock import Timestamp
@@ -69,6 +71,16 @@ class BackupResult(NamedTuple):
     done_before: bool = False
 
 
+class BackupOrder(NamedTuple):
+    """The arguments of ``db.backup``, which explains them."""
+
+    folder: str | Path
+    since: str | Path | None
+    rate: int | None
+    trail: bool | None
+    progress: Progress
+
+
 class _Goal(NamedTuple):
     """The id of the store, the folder of the backup, and the backups before it, if it has any."""
 
@@ -81,25 +93,19 @@ Span = tuple[bytes, bytes | None]
 """The keys of a part that gets a file of its own."""
 
 
-async def take(
-    db: CoreDatabase,
-    folder: str | Path,
-    since: str | Path | None,
-    rate: int | None,
-    progress: Progress | None,
-    elsewhere: Elsewhere,
-) -> BackupResult:
+async def take(db: CoreDatabase, order: BackupOrder, elsewhere: Elsewhere) -> BackupResult:
     """Take a backup; see ``db.backup``.
 
     Args:
         db: the store.
-        folder, since, rate, progress: as ``db.backup`` takes them.
+        order: its arguments.
         elsewhere: calls what waits for the device.
     """
+    rate = order.rate
     if rate is not None and not rate > 0:
         raise ValueError(f"rate is a number of bytes in a second, above 0, not {rate}")
-    target = BackupFolder(folder)
-    before = None if since is None else _earlier(target, BackupFolder(since))
+    target = BackupFolder(order.folder)
+    before = None if order.since is None else _earlier(target, BackupFolder(order.since))
     store = (await db.status()).store_id.hex()
     for each in (target.manifest(), None if before is None else before.last):
         if each is not None and each.store != store:
@@ -109,17 +115,20 @@ async def take(
             )
 
     pace = Pace(db.sender, partial(applied_entries, db), rate)
+    trail = StoreTrail(db, order.trail)
     for _ in range(_BEGUN_AT_MOST):
         goal = _Goal(store, target, before)
-        taking = _Taking(db, goal, pace, progress or silent, elsewhere)
+        taking = _Taking(db, goal, pace, trail, order.progress, elsewhere)
         try:
             with target.written():
-                return await taking.run()
+                done = await taking.run()
+                await trail.end(int(done.timestamp))
+                return done
         except SnapshotTooOld:
             continue  # another node leads: its snapshot is another one
     raise Unavailable(
         f"{_BEGUN_AT_MOST} times the leader changed while the store was read; there is no backup "
-        f"in {folder}: look after the nodes, and run it again"
+        f"in {order.folder}: look after the nodes, and run it again"
     )
 
 
@@ -147,11 +156,18 @@ class _Taking:
     """One try to take a backup."""
 
     def __init__(
-        self, db: CoreDatabase, goal: _Goal, pace: Pace, progress: Progress, elsewhere: Elsewhere
+        self,
+        db: CoreDatabase,
+        goal: _Goal,
+        pace: Pace,
+        trail: StoreTrail,
+        progress: Progress,
+        elsewhere: Elsewhere,
     ) -> None:
         self._db = db
         self._store, self._target, self._before = goal
         self._pace = pace
+        self._trail = trail
         self._progress = progress
         self._elsewhere = elsewhere
         self._recount = Recount()
@@ -161,6 +177,7 @@ class _Taking:
         known = self._target.manifest()
         if known is not None:
             return self._result(known, done_before=True)
+        await self._trail.begin()
         async with self._db.hold(whole=True) as at:
             reader = StoreReader(self._db, int(at), await self._db.ranges())
             spans = await self._spans(reader)
@@ -169,7 +186,8 @@ class _Taking:
             for number, span in enumerate(spans, 1):
                 self._progress("backing up", number, len(spans) + 1)
                 parts.append(await self._part(number, reader.of_keys(*span), span))
-        manifest = self._manifest(int(at), parts)
+            until, trail = await self._trail_files(reader, int(at), spans)
+        manifest = self._manifest(int(at), parts, until, trail)
         await self._elsewhere(self._target.commit, manifest)
         self._progress("backing up", len(parts), len(parts))
         return self._result(manifest, done_before=False)
@@ -185,7 +203,7 @@ class _Taking:
     ) -> BackupPart:
         """Write the file of a part."""
         before = None if self._before is None else await self._checked(self._before, number)
-        with PartFile(self._target, number) as file:
+        with PartFile(self._target, manifests.part_name(number)) as file:
             file.begin()
             async with aclosing(pages):
                 async for page in pages:
@@ -194,6 +212,34 @@ class _Taking:
                     await self._pace.after(page.size)
             self._recount.end_part()
             part: BackupPart = await self._elsewhere(_ended, file, before, span)
+        return part
+
+    async def _trail_files(
+        self, reader: StoreReader, at: int, spans: list[Span]
+    ) -> tuple[int, list[BackupPart]]:
+        """Write the trail since the backup before; return until when it is complete."""
+        since = 0 if self._before is None else self._before.last.timestamp
+        until = await self._trail.complete_until(since, at)
+        if not until:
+            return 0, []
+        pages = [reader.trail_of_no_key(), *(reader.trail_of_keys(*span) for span in spans)]
+        return until, [
+            await self._trail_file(number, each, span)
+            for number, (each, span) in enumerate(zip(pages, [(b"", None), *spans], strict=True))
+        ]
+
+    async def _trail_file(
+        self, number: int, pages: AsyncGenerator[ReadEntries], span: Span
+    ) -> BackupPart:
+        assert self._before is not None
+        since = self._before.last.timestamp
+        with PartFile(self._target, manifests.trail_name(number)) as file:
+            file.begin()
+            async with aclosing(pages):
+                async for page in pages:
+                    await self._elsewhere(file.add, after(page.entries, since))
+                    await self._pace.after(page.size)
+            part: BackupPart = await self._elsewhere(file.end, *span)
         return part
 
     async def _checked(self, before: Chain, number: int) -> Differences:
@@ -210,7 +256,9 @@ class _Taking:
         else:
             file.add(page.entries)
 
-    def _manifest(self, at: int, parts: list[BackupPart]) -> BackupManifest:
+    def _manifest(
+        self, at: int, parts: list[BackupPart], trail_until: int, trail: list[BackupPart]
+    ) -> BackupManifest:
         counted = self._recount.end()
         if counted.wrong:
             raise Invalid(
@@ -222,7 +270,7 @@ class _Taking:
         return BackupManifest(
             manifests.FORMAT, uuid.uuid4().hex, self._store, at, manifests.time_of(at),
             "" if before is None else before.backup, 0 if before is None else before.timestamp,
-            counted.tables, tuple(parts),
+            counted.tables, tuple(parts), tuple(trail), trail_until,
         )  # fmt: skip
 
     def _result(self, manifest: BackupManifest, *, done_before: bool) -> BackupResult:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from postroom import backup as backups
-from postroom.backup.manifest import time_of
+from postroom.backup.manifest import BackupManifest, time_of
 from postroom.cli.options import AsJson, Folder, StoreOptions, on_a_store
 from postroom.cli.output import as_bytes, print_json, print_line
 from postroom.cli.spark import progress_shown
@@ -27,9 +27,14 @@ _Rate = Annotated[
     str | None,
     typer.Option("--rate", metavar="SIZE", help="Read at most SIZE in a second, as 20MiB."),
 ]
+_Trail = Annotated[
+    bool,
+    typer.Option("--trail", help="Keep all changes for the next backup: restores reach any time."),
+]
+_NoTrail = Annotated[bool, typer.Option("--no-trail", help="Keep no changes any more.")]
 _At = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="Restore the backup of TIME, that 'verify' prints."),
+    typer.Option("--at", metavar="TIME", help="Restore the store of TIME, that 'verify' tells."),
 ]
 _Abandon = Annotated[
     bool, typer.Option("--abandon", help="Give up a restore that was begun: the store is empty.")
@@ -42,6 +47,8 @@ def backup(
     folder: Folder,
     since: _Since = None,
     rate: _Rate = None,
+    trail: _Trail = False,
+    no_trail: _NoTrail = False,
     as_json: AsJson = False,
 ) -> None:
     """Back up a store into FOLDER, while it is in use.
@@ -51,7 +58,7 @@ def backup(
     """
     bytes_a_second = None if rate is None else as_bytes(rate, 1, "--rate")
     with store.open_existing() as db, progress_shown(quiet=as_json) as progress:
-        done = db.backup(folder, since=since, rate=bytes_a_second, progress=progress)
+        done = db.backup(folder, since=since, rate=bytes_a_second, trail=trail, progress=progress)
     if as_json:
         print_json({**done._asdict(), "timestamp": int(done.timestamp)})
     elif done.done_before:
@@ -76,11 +83,21 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         if as_json:
             print_json({
                 "backup": each.backup, "store": each.store, "timestamp": each.timestamp,
-                "time": each.time, "since": each.since, "tables": each.tables,
+                "time": each.time, "since": each.since, "trail_until": each.trail_until,
+                "tables": each.tables,
             })  # fmt: skip
         else:
-            what = "changes" if each.since else "full"
-            print_line(each.time, what, counted(each.entries, "entry", "entries"), each.backup)
+            print_line(
+                each.time, _kind(each), counted(each.entries, "entry", "entries"), each.backup
+            )
+
+
+def _kind(manifest: BackupManifest) -> str:
+    """Return what a backup has, for people."""
+    if not manifest.trail:
+        return "changes" if manifest.since else "full"
+    until = "" if manifest.trail_until == manifest.timestamp else time_of(manifest.trail_until)
+    return f"changes, trail until {until}" if until else "changes, trail"
 
 
 @on_a_store
@@ -107,7 +124,7 @@ def restore(
         return
     kept = counted(sum(done.tables.values()), "entry", "entries")
     before = "was restored before: nothing was done" if done.done_before else "is restored"
-    print_line(f"the backup of {time_of(done.timestamp)} with {kept} {before}")
+    print_line(f"the store of {time_of(done.timestamp)} with {kept} {before}")
 
 
 def _restored(done: backups.RestoredBackup) -> dict[str, Any]:

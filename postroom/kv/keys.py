@@ -49,6 +49,7 @@ Nothing else in the project composes engine keys.
                    03 range 09 08 part                      a part of an export that is restored
                    03 range 0A <anchor> transaction         committed: spans that have not heard
                    03 range 0B queue ...                    as 08: the two take turns at each split
+                   03 range 0C <name> timestamp             trail: an entry of an image, as of then
     04  txn        04 <anchor> transaction                  COMMIT record
     05  mail       05 <key>                                 index of the inboxes that have something
     06  data       06 <key> 01                              head: newest version (or intent)
@@ -140,6 +141,7 @@ STAGED_LOAD: Final = b"\x06"
 STAGED_SWEPT: Final = b"\x07"
 RESTORED_PART: Final = b"\x08"
 UNRESOLVED: Final = b"\x0a"
+TRAIL: Final = b"\x0c"
 
 END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
@@ -260,6 +262,11 @@ def unresolved_prefix(range_id: int) -> bytes:
     The engine key of the COMMIT record follows, without its first byte.
     """
     return RANGE + u64(range_id) + UNRESOLVED
+
+
+def trail_prefix(range_id: int) -> bytes:
+    """Return the key prefix of the trail of a range; an escaped name and a timestamp follow."""
+    return RANGE + u64(range_id) + TRAIL
 
 
 def queue_definitions_prefix(range_id: int) -> bytes:

@@ -163,12 +163,15 @@ TABLES: Final[dict[str, Columns]] = {
     "image": _ENTRIES,
     "range_image": _ENTRIES,
     "marks": _ENTRIES,
+    # The entries of the trail (:mod:`postroom.messaging.trail`), divided in the same way.
+    "trail": _ENTRIES,
+    "range_trail": _ENTRIES,
 }  # fmt: skip
 """The columns of each table."""
 
 
 _OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places"})
-_OF_ONE_RANGE: Final = frozenset({"range_image", "marks"})
+_OF_ONE_RANGE: Final = frozenset({"range_image", "marks", "range_trail"})
 """The tables of records of no key that are those of the range of the key ``start``."""
 _OF_KEYS_ALONE: Final = frozenset(
     {"data", "changes", "inbox", "reaped", "accounting", "inbox_index"}
@@ -181,7 +184,7 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
     Attributes:
         table: the name of the table, one of ``TABLES``.
         start, end: the span of keys. It means nothing for tables of records that belong to no key,
-            but of ``range_image`` and ``marks``: they are those of the range of ``start``.
+            but of ``range_image``, ``marks`` and ``range_trail``, of the range of ``start``.
         timestamp: the timestamp to read at, which is protected; of ``changes`` and ``reaped`` the
             last one that counts. A table without versions needs one that is protected as a whole;
             0: now.

@@ -81,11 +81,12 @@ def walk(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, Shown | No
 
 
 def _beyond(raw: bytes) -> bytes:
-    """Return the key behind all entries like this one: old versions, reaped messages, garbage."""
+    """Return the key behind all entries like this one: old versions, garbage, the trail."""
     if raw[:1] == keys.RANGE:
         if raw[9:10] == keys.GARBAGE:
             return raw[:9] + keys.RECORD
-        if raw[9:10] in {keys.QUEUES, keys.OTHER_QUEUES}:  # the index that is not in use
+        # the index of queues that is not in use, or the trail
+        if raw[9:10] in {keys.QUEUES, keys.OTHER_QUEUES, keys.TRAIL}:
             return keys.after_prefix(raw[:10])
     elif raw[:1] == keys.DATA:
         end = raw.index(keys.END_OF_KEY, 1) + 2

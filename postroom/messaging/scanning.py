@@ -15,6 +15,7 @@ often one or none::
                          03 range 01 to 03, 08 queue        places
                          03 range                           range_image
                          03 range 06                        marks
+                         03 range 0C                        trail, range_trail
 
 ``data`` and ``changes`` have no walk: :mod:`postroom.kv.columns` reads them in blocks.
 
@@ -47,7 +48,7 @@ from postroom.errors import Invalid
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
-from postroom.messaging import counters, images
+from postroom.messaging import counters, images, trail
 from postroom.messaging.bulk_requests import (
     TABLES,
     ColumnKind,
@@ -490,6 +491,18 @@ def _marks(scope: ScanScope) -> Iterator[Found]:
         yield raw, (name_of(raw), stored)
 
 
+def _trail(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the entries of the trail: those of the keys, or those of no key."""
+    request, prefix = scope.request, len(keys.trail_prefix(scope.range_id))
+    names = [keys.KeySpan(keys.RANGE, keys.TRANSACTION)]
+    if request.table == "trail":
+        names = images.spans_of_keys(request.start, request.end)
+    for each in names:
+        span = scope.rest_of(trail.span_of(scope.range_id, each))
+        for raw, stored in scope.reader.iterate(*span):
+            yield raw, (raw[prefix:], stored)
+
+
 _WALKS: Final[dict[str, Walk]] = {
     "inbox": _inbox,
     "reaped": _reaped,
@@ -503,4 +516,6 @@ _WALKS: Final[dict[str, Walk]] = {
     "image": _image,
     "range_image": _image,
     "marks": _marks,
+    "trail": _trail,
+    "range_trail": _trail,
 }

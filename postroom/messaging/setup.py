@@ -37,6 +37,7 @@ from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import CheckInbox, Deliverable
 from postroom.messaging.scanning import RecordScans
+from postroom.messaging.trail import TrailKeeping, TrailRecorder
 from postroom.messaging.undelivered import DeadLetters, Schedule
 from postroom.messaging.usual import UsualEvaluator
 from postroom.ranges.bounds import Bounds
@@ -106,6 +107,7 @@ class Messaging:
         )
         self._registry.divisible.append(self._halves)
         self._register(environment, check_age, replica.bounds, replica.intents)
+        TrailRecorder(range_id, replica.bounds, replica.stored).register(self._registry)
         self.rider, self.hear = self.queues, environment.answer_woken
         replica.join(self, self)
         if not is_general_only:
@@ -150,6 +152,7 @@ class Messaging:
             Sweeping(staged),
             BulkLoads(range_id),
             MessageHistory(range_id, outboxes, self.inboxes, bounds),
+            TrailKeeping(range_id, bounds),
         )  # fmt: skip
         for each in evaluators:
             each.register(registry)

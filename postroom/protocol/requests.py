@@ -38,6 +38,7 @@ from postroom.errors import VersionMismatch
 from postroom.messaging import bulk_requests as bulk_messages
 from postroom.messaging import history_requests as histories
 from postroom.messaging import requests as messages
+from postroom.messaging import trail
 from postroom.messaging.handover import requests as handovers
 from postroom.messaging.ingest import requests as ingests
 from postroom.messaging.queues import queries as queue_queries
@@ -82,6 +83,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     queues,
     queue_queries,
     histories,
+    trail,
 )
 """The modules that define requests."""
 

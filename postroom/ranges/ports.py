@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import Error
 from postroom.kv.engine import BlockDamaged, Reader, ValueReader, WriteSet
-from postroom.ranges.calls import Call
+from postroom.ranges.calls import Call, LeasedWrites
 from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
 
@@ -109,6 +109,22 @@ class Companion(Protocol):
 
     def hear(self, written: WriteSet) -> None:
         """Hear what is applied, before any call is answered. Calls stand in line."""
+
+
+class ChangeRecorder(Protocol):
+    """The part of the program that keeps what commands change, on every replica.
+
+    Attributes:
+        is_on: whether it keeps anything now.
+    """
+
+    is_on: bool
+
+    def record(self, command: LeasedWrites, timestamp: int, staged: WriteSet) -> None:
+        """Stage what is kept of a command that is applied.
+
+        ``timestamp`` is one that no commit up to the command is above.
+        """
 
 
 class SpanningTransactions(Protocol):
@@ -243,6 +259,7 @@ class Registry:
         triggers: called with what an entry of the log applies to a record, and with the write set
             in which it does, after the observers. Such an entry has an observed record, too.
             Snapshots do not call them.
+        recorder: keeps what commands change, if it is on.
         divisible: the parts of the metadata that a split divides.
         replaced_at: the timestamp at which everything stored was replaced; 0: never. Reads before
             it prove nothing.
@@ -260,6 +277,7 @@ class Registry:
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)
     triggers: dict[bytes, Callable[[bytes | None, WriteSet], None]] = field(default_factory=dict)
+    recorder: ChangeRecorder | None = None
     divisible: list[Divisible] = field(default_factory=list)
     replaced_at: int = 0
     image_at: int = 0

@@ -151,6 +151,7 @@ class RangeState:
         self._range_id = range_id
         self._stored = stored
         self._cache = cache
+        self._registry = registry
         self._observers, self._triggers = registry.observers, registry.triggers
         self._lease_holder = lease_holder
         self._owner = owner
@@ -217,6 +218,9 @@ class RangeState:
             self._last_commit = decided.last_commit
         if decided.sums is not None:
             self._sums = decided.sums
+        recorder = self._registry.recorder
+        if recorder is not None and recorder.is_on:
+            recorder.record(decided, self._last_commit, staged)
 
     def _decoded(self, index: int, term: int, command: bytes | memoryview) -> LeasedWrites:
         """Return the command of another leader. The cache does not know what that has written."""

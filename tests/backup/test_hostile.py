@@ -78,7 +78,7 @@ def void(_: object) -> None:
         (with_content(b"[" * 100_000), "manifest.json is damaged"),
         (with_content(b"\xff{}"), "manifest.json is damaged"),
         (changed(timestamp=7), "its checksum is another one"),
-        (changed(format=2), "format 2, and this version of Postroom knows 1"),
+        (changed(format=1), "format 1, and this version of Postroom knows 2"),
         (changed(path="../../etc/passwd"), "unknown field `path`"),
         (changed(backup="../" * 10 + "aa"), "damaged"),
         (changed(parts=[]), "damaged"),

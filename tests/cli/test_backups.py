@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import postroom
@@ -63,7 +64,7 @@ def test_refusals_of_backups_say_what_to_do(tmp_path: Path) -> None:
     new = str(tmp_path / "new")
     assert failed_with(invoke("restore", full, "--path", new, "--at", "noon"), 2, "is no time")
     refused = invoke("restore", full, "--path", new, "--at", "2020-01-01")
-    assert failed_with(refused, 1, "no backup has the time 2020-01-01", "is not known")
+    assert failed_with(refused, 1, "no backup has the time 2020-01-01", "no trail leads")
     assert failed_with(invoke("backup", full, "--path", str(tmp_path / "none")), 1, "no store")
     assert failed_with(invoke("backup", full, "--path", store, "--rate", "x"), 2, "is no size")
     assert failed_with(invoke("restore", full, "--path", new, "--abandon"), 1, "restore")
@@ -78,3 +79,32 @@ def test_a_restore_is_abandoned(tmp_path: Path) -> None:
     (told,) = lines("restore", str(full), "--path", new, "--abandon")
     assert told == "the restore is abandoned: the store is empty, and serves"
     lines("put", "a", "1", "--path", new)
+
+
+def test_a_store_is_restored_to_a_time_to_which_a_trail_leads(tmp_path: Path) -> None:
+    store, full, one = filled(tmp_path / "store"), str(tmp_path / "full"), str(tmp_path / "one")
+    lines("backup", full, "--path", store, "--trail")
+    with postroom.open(store) as db:
+        at = committed(db, b"2")
+        while at.microsecond == 0:  # a backup may have been taken in this second
+            at = committed(db, b"2")
+    lines("put", "a", "3", "--path", store)
+    (record,) = records("backup", one, "--path", store, "--trail", "--since", full)
+    kinds = [each.split("\t")[1] for each in lines("verify", one)]
+    assert kinds == ["full", "changes, trail"]
+    full_told, one_told = records("verify", one)
+    assert full_told["trail_until"] == 0
+    assert one_told["trail_until"] == record["timestamp"]
+    restored = str(tmp_path / "restored")
+    (told,) = lines("restore", one, "--path", restored, "--at", at.isoformat())
+    assert told.startswith(f"the store of {at:%Y-%m-%dT%H:%M:%S}")
+    assert lines("get", "a", "--path", restored) == ["2"]
+    lines("backup", str(tmp_path / "two"), "--path", store, "--since", one, "--no-trail")
+    assert lines("verify", str(tmp_path / "two"))[-1].split("\t")[1] == "changes"
+
+
+def committed(db: postroom.Database, value: bytes) -> datetime:
+    """Write a value, and return the time of the commit."""
+    with db.begin() as tx:
+        tx.put(b"a", value)
+    return tx.commit_timestamp.datetime

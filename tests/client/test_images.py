@@ -398,8 +398,9 @@ def test_each_kind_of_record_is_in_an_image_or_left_out_on_purpose() -> None:
         each for each in drawn
         if entries.table_of(keys.RANGE + bytes.fromhex(each) + keys.STAGED_QUERY) is None
     }  # fmt: skip
-    of_several_ranges = {"06", "07", "0A"}  # an image is one of a store of one range
-    assert left_out == {"04", "05", *of_several_ranges}, "only counters are in an image"
+    of_several_ranges = {"06", "07", "0A", "0B"}  # an image is one of a store of one range
+    trail = "0C"  # it leads from one image to the next
+    assert left_out == {"04", "05", trail, *of_several_ranges}, "only counters are in an image"
 
 
 def test_chunks_are_bounded_rising_and_of_one_value() -> None:

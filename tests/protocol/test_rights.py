@@ -101,6 +101,7 @@ describe_node         read             everything
 read_staging          read             everything
 read_restore          read             everything
 check_image           read             everything
+read_trail            read             everything
 replay_dead_letters   write            everything
 discard_dead_letters  write            everything
 cancel_scheduled      write            everything
@@ -128,6 +129,7 @@ restore_entries       admin            everything
 end_restored_part     admin            everything
 end_restore           admin            everything
 abandon_restore       admin            everything
+keep_trail            admin            everything
 grant_rights          admin            queue
 revoke_rights         admin            queue
 read_grants           admin            keys

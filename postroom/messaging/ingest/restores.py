@@ -46,7 +46,7 @@ from postroom.kv import keys
 from postroom.kv.clock import Timestamp, from_seconds
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
-from postroom.messaging import images
+from postroom.messaging import images, trail
 from postroom.messaging.ingest.machine import (
     Ingest,
     IngestEvent,
@@ -200,11 +200,13 @@ class Restoring:
         if not self._is_empty(ctx):
             raise Invalid(
                 "the store is not empty; nothing was changed: restore into a new store (what was "
-                "deleted counts until it is collected)"
+                "deleted counts until it is collected, a trail until 'postroom backup --no-trail')"
             )
 
     def _is_empty(self, ctx: Evaluation) -> bool:
-        """Return whether the range has no entry of an image, and no older version either."""
+        """Return whether the range has no entry of an image, no older version, and no trail."""
+        if ctx.get(keys.record_key(self._range_id, trail.RECORD)) is not None:
+            return False
         for span in (self._bounds.mail, self._bounds.data):
             if next(ctx.iterate(*span), None) is not None:
                 return False
