@@ -57,8 +57,11 @@ def backup(
     has no backup.
     """
     bytes_a_second = None if rate is None else as_bytes(rate, 1, "--rate")
+    if trail and no_trail:
+        raise typer.BadParameter("give one of --trail and --no-trail", param_hint="--no-trail")
+    wanted = trail if trail or no_trail else None
     with store.open_existing() as db, progress_shown(quiet=as_json) as progress:
-        done = db.backup(folder, since=since, rate=bytes_a_second, trail=trail, progress=progress)
+        done = db.backup(folder, since=since, rate=bytes_a_second, trail=wanted, progress=progress)
     if as_json:
         print_json({**done._asdict(), "timestamp": int(done.timestamp)})
     elif done.done_before:

@@ -83,7 +83,10 @@ def test_a_restore_is_abandoned(tmp_path: Path) -> None:
 
 def test_a_store_is_restored_to_a_time_to_which_a_trail_leads(tmp_path: Path) -> None:
     store, full, one = filled(tmp_path / "store"), str(tmp_path / "full"), str(tmp_path / "one")
+    both = invoke("backup", full, "--path", store, "--trail", "--no-trail")
+    assert failed_with(both, 2, "give one of --trail and --no-trail")
     lines("backup", full, "--path", store, "--trail")
+    lines("backup", str(tmp_path / "beside"), "--path", store)
     with postroom.open(store) as db:
         at = committed(db, b"2")
         while at.microsecond == 0:  # a backup may have been taken in this second
