@@ -5,7 +5,8 @@
     attempts ── at_homes ─▶ ids replaced by homes ── in_ranges ─▶ the attempts of each range
 
 The home of a message whose id alone is known is asked for at the range of the id. It is asked for
-only if the store has several ranges: in one range the request finds it.
+only if the store may have several ranges: in one range the request finds it. After its commit, a
+message takes a moment to its home.
 
 Each range has a transaction of its own, unless the caller has one.
 """
@@ -18,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from postroom.client.sender import Sender
-from postroom.limits import KEY_BYTES_MAX
+from postroom.limits import KEY_BYTES_MAX, QUEUE_IDS_MAX
 from postroom.messaging.queues.queries import FindHomes, FoundHome, ReadQueueMessage
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
 
@@ -26,10 +27,18 @@ T = TypeVar("T")
 
 _LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
 _UNKNOWN: Final = 0
+ARRIVAL_SECONDS: Final = 2.0
+"""The time for which a message is waited for that may be on its way to its home, in seconds."""
+ARRIVAL_PAUSE_SECONDS: Final = 0.01
+
+
+def may_have_several_ranges(sender: Sender) -> bool:
+    """Return whether the store may have several ranges, of which a remote client has not heard."""
+    return sender.range_of is not None or has_several_ranges(sender)
 
 
 def has_several_ranges(sender: Sender) -> bool:
-    """Return whether the store has several ranges, as far as the client knows."""
+    """Return whether the store has several ranges, as far as the client has heard."""
     first = sender.range_id(b"")
     return first == _UNKNOWN or first != sender.range_id(_LAST_KEY)
 
@@ -59,7 +68,7 @@ async def at_homes(sender: Sender, queue: str, attempts: Sequence[Attempt]) -> l
     attempts, unless it names a kind.
     """
     by_id = [each for each in attempts if each.by_id]
-    if not by_id or not has_several_ranges(sender):
+    if not by_id or not may_have_several_ranges(sender):
         return list(attempts)
     found = await homes(sender, queue, [each.id for each in by_id])
     placed: dict[bytes, list[FoundHome]] = {}
@@ -83,8 +92,22 @@ def _placed(attempt: Attempt, found: Iterable[FoundHome]) -> list[Attempt]:
 async def homes(
     sender: Sender, queue: str, ids: Sequence[bytes], kind: str | None = None
 ) -> list[FoundHome]:
-    """Return the homes of the messages with some ids, of any kind (``None``) or of one."""
+    """Return the homes of the messages with some ids, of any kind (``None``) or of one.
+
+    Messages that are on their way are waited for.
+    """
     found: list[FoundHome] = await sender.send(FindHomes(queue, [*dict.fromkeys(ids)], kind))
+    range_id, give_up = sender.range_id, sender.monotonic() + ARRIVAL_SECONDS
+    on_way = [each for each in found if range_id(each.home) != range_id(each.id)]
+    while on_way:
+        arrived: list[FoundHome] = await sender.send(
+            FindHomes(queue, [], None, tuple(on_way[:QUEUE_IDS_MAX]))
+        )
+        on_way = [each for each in on_way if each not in arrived]
+        if sender.monotonic() > give_up:
+            break
+        if on_way:
+            await sender.sleep(ARRIVAL_PAUSE_SECONDS)
     return found
 
 
@@ -102,7 +125,7 @@ async def stored_by_id(
     """
     request = ReadQueueMessage(queue, id_, kind, gone)
     requests = [request]
-    if has_several_ranges(sender):
+    if may_have_several_ranges(sender):
         requests = [
             msgspec.structs.replace(request, kind=each.kind, home=each.home)
             for each in await homes(sender, queue, [id_], kind)

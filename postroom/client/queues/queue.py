@@ -30,9 +30,9 @@ from postroom.client.queues.messages import (
 )
 from postroom.client.queues.placing import (
     at_homes,
-    has_several_ranges,
     home_of_attempt,
     in_ranges,
+    may_have_several_ranges,
     stored_by_id,
 )
 from postroom.client.queues.results import TaskResult, result_in_group, result_of
@@ -45,6 +45,7 @@ from postroom.messaging.queues.queries import (
     ListQueueMessages,
     QueuePage,
     QueueStats,
+    ReadQueueMessage,
     ReadQueueStats,
     ReadResult,
     ReadSchedules,
@@ -393,7 +394,12 @@ class Queue:
             kind: the kind of the message; ``None``: any (if there are several, the first of them).
         """
         of_kind = None if kind is None else arguments.kind(kind)
-        found = await stored_by_id(self._sender, self.name, arguments.message_id(id), of_kind)
+        id_, sender = arguments.message_id(id), self._sender
+        found: list[StoredQueueMessage] = await sender.send(
+            ReadQueueMessage(self.name, id_, of_kind)
+        )
+        if not found and may_have_several_ranges(sender):
+            found = await stored_by_id(sender, self.name, id_, of_kind)
         return self._message(found[0]) if found else None
 
     async def result(
@@ -514,9 +520,7 @@ class Queue:
         return trimmed
 
     async def _range_starts(self) -> list[bytes]:
-        """Return the first keys of the ranges, or one key if there is only one range."""
-        if not has_several_ranges(self._sender):
-            return [b""]
+        """Return the first keys of the ranges."""
         starts: list[bytes] = await self._sender.send(FindRangeStarts(self.name))
         return starts
 

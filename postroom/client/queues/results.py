@@ -16,7 +16,12 @@ from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.commits import BACKOFF_SECONDS_FIRST
 from postroom.client.queues.messages import shown_id
-from postroom.client.queues.placing import has_several_ranges, homes
+from postroom.client.queues.placing import (
+    ARRIVAL_SECONDS,
+    has_several_ranges,
+    homes,
+    may_have_several_ranges,
+)
 from postroom.client.sender import Sender, has_stopped
 from postroom.errors import Invalid, Retryable, TaskFailed, ValueTooLarge
 from postroom.limits import (
@@ -29,8 +34,6 @@ from postroom.messaging.queues.requests import TaskFailure
 from postroom.protocol.failures import DeadlineExceeded
 
 _PENDING: Final = ToldResult("pending")
-ARRIVAL_SECONDS: Final = 5.0
-"""The time for which a result of an unknown message is waited for, in seconds."""
 
 
 class TaskResult(NamedTuple):
@@ -135,11 +138,11 @@ async def _told(sender: Sender, request: ReadResult, patience: float) -> ToldRes
 
 async def _answer(sender: Sender, request: ReadResult, patience: float | None) -> ToldResult:
     """Return the answer of the range in which the message lies, or has lain."""
-    if has_several_ranges(sender):
+    told: ToldResult = await sender.send(request, patience)
+    if told.outcome == "unknown" and may_have_several_ranges(sender):
         found = await homes(sender, request.queue, [request.id], request.kind)
         where = {"home": found[0].home} if found else {"everywhere": True, "wait": False}
-        request = msgspec.structs.replace(request, **where)
-    told: ToldResult = await sender.send(request, patience)
+        told = await sender.send(msgspec.structs.replace(request, **where), patience)
     return told
 
 

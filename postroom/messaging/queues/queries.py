@@ -54,9 +54,9 @@ class QueuePage(msgspec.Struct, frozen=True, array_like=True):
 class FoundHome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message that was found by its id, and its home."""
 
-    home: bytes
-    kind: str
-    id: bytes
+    home: Key
+    kind: Kind
+    id: QueueMessageId
 
 
 class ToldResult(msgspec.Struct, frozen=True, array_like=True):
@@ -248,7 +248,11 @@ class ReadQueueMessage(NeedsQueue, Read, frozen=True, tag="read_queue_message"):
 class FindHomes(NeedsQueue, Read, frozen=True, tag="find_homes"):
     """A request for the homes of the messages with some ids, of any kind (``None``) or of one.
 
-    Each range tells those of its own ids. A message that is found may be gone.
+    Each range tells those of its own ids. A message that is found may be gone, or on its way.
+
+    Attributes:
+        found: the messages that were found. Instead of others, those of them are told that have
+            arrived at their homes.
     """
 
     answer: ClassVar = list[FoundHome]
@@ -258,14 +262,20 @@ class FindHomes(NeedsQueue, Read, frozen=True, tag="find_homes"):
     queue: QueueName
     ids: Annotated[list[QueueMessageId], msgspec.Meta(max_length=QUEUE_IDS_MAX)]
     kind: Kind | None = None
+    found: Annotated[tuple[FoundHome, ...], msgspec.Meta(max_length=QUEUE_IDS_MAX)] = ()
 
     def concerns(self) -> Concern:
-        """Return the ids, beside which the homes are found."""
-        return KeySet(tuple(self.ids))
+        """Return the ids, beside which the homes are found, and the homes."""
+        return KeySet((*self.ids, *(each.home for each in self.found)))
 
     def narrowed(self, concern: KeySet) -> Self:
-        """Return the part of it about some of the ids."""
-        return msgspec.structs.replace(self, ids=[*concern.keys])
+        """Return the part of it about some of the ids and homes."""
+        within = {*concern.keys}
+        return msgspec.structs.replace(
+            self,
+            ids=[each for each in self.ids if each in within],
+            found=tuple(each for each in self.found if each.home in within),
+        )
 
 
 class FindRangeStarts(NeedsQueue, ConcernsStore, Read, frozen=True, tag="find_range_starts"):

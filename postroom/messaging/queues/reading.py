@@ -151,11 +151,16 @@ class Reading:
     def find_homes(self, view: View, request: FindHomes) -> list[FoundHome]:
         """Evaluate ``FindHomes``."""
         manager = self.find(request.queue)
-        view.steps += 4 * len(request.ids)
-        return [
+        view.steps += 4 * (len(request.ids) + len(request.found))
+        found = [
             FoundHome(*locator)
             for id_ in request.ids
             for locator in locators(view, manager, id_, request.kind)
+        ]
+        return found + [
+            each
+            for each in request.found
+            if read_body(view, manager, (each.home, each.kind, each.id)) is not None
         ]
 
     def find_range_starts(self, _: View, request: FindRangeStarts) -> list[bytes]:

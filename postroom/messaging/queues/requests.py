@@ -693,6 +693,10 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
             return KeySet(spans=(self.homes,))
         return KeySet(tuple(each.home for each in self.in_hand))
 
+    def waits_for_intents(self) -> bool:
+        """Return false: a message that a transaction is about to change is not fired meanwhile."""
+        return False
+
     def narrowed(self, concern: KeySet) -> Self:
         """Return the part of it about a piece of the span, or some of the messages in hand."""
         if self.in_hand is None:

@@ -168,6 +168,8 @@ def _told(view: View, manager: Manager, request: ReadResult) -> ToldResult:
     view.steps += 6
     result = _kept(view, manager, request.kind, request.id)
     locator = next(locators(view, manager, request.id, request.kind, home=request.home), None)
+    if locator is not None and not manager.host.bounds.contains(locator[0]):
+        locator = None  # its range knows
     body = None if locator is None else read_body(view, manager, locator)
     if locator is None or body is None:
         return ToldResult("unknown") if result is None else _told_by(result)

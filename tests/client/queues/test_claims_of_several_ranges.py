@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.client.queues.claims import claim, claim_all, not_asked
-from postroom.client.queues.placing import at_homes, home_of_message, in_ranges
+from postroom.client.queues.placing import (
+    ARRIVAL_SECONDS,
+    at_homes,
+    home_of_message,
+    homes,
+    in_ranges,
+)
 from postroom.errors import Unavailable
 from postroom.messaging.queues.queries import FindHomes, FoundHome
 from postroom.messaging.queues.requests import (
@@ -146,9 +152,10 @@ def test_messages_are_grouped_by_the_ranges_of_their_homes() -> None:
 def ask_homes(found: list[FoundHome], attempts: list[Attempt], cuts: list[bytes]) -> Any:
     sender = RangesSender(cuts, [0] * (len(cuts) + 1), 0)
     if cuts:
-        sender.answers.append(found)
+        on_way = [each for each in found if (each.home < b"m") != (each.id < b"m")]
+        sender.answers.extend([found, on_way[1:], on_way[:1]])
     coroutine: Coroutine[Any, Any, list[Attempt]] = at_homes(sender, "q", attempts)
-    return sender.run(coroutine), sender.asked
+    return sender.run(coroutine), sender.asked, sender.seconds
 
 
 def test_ids_are_replaced_by_the_homes_of_their_messages() -> None:
@@ -162,8 +169,12 @@ def test_ids_are_replaced_by_the_homes_of_their_messages() -> None:
         FoundHome(b"g", "k", b"any"), FoundHome(b"z", "l", b"any"),
         FoundHome(b"g", "k", b"plain"), FoundHome(b"y", "", b"plain"),
     ]  # fmt: skip
-    placed, asked = ask_homes(found, attempts, [b"m"])
-    assert asked == [FindHomes("q", [b"any", b"plain", b"none"])]
+    placed, asked, _ = ask_homes(found, attempts, [b"m"])
+    assert asked == [
+        FindHomes("q", [b"any", b"plain", b"none"]),
+        FindHomes("q", [], found=(found[1], found[2])),
+        FindHomes("q", [], found=(found[1],)),
+    ]
     assert placed == [
         Attempt(b"g", "k", b"any"), Attempt(b"z", "l", b"any"), Attempt(b"y", "", b"plain"),
         attempts[2], attempts[3],
@@ -172,4 +183,12 @@ def test_ids_are_replaced_by_the_homes_of_their_messages() -> None:
 
 def test_homes_are_not_asked_for_in_a_store_of_one_range() -> None:
     attempts = [Attempt(b"", "", b"any", by_id=True)]
-    assert ask_homes([], attempts, []) == (attempts, [])
+    assert ask_homes([], attempts, []) == (attempts, [], 0.0)
+
+
+def test_a_message_that_never_arrives_is_not_waited_for_for_ever() -> None:
+    sender = RangesSender([b"m"], [0, 0], 0)
+    found = [FoundHome(b"z", "", b"1")]
+    sender.answers.extend([found, *[[]] * 1000])
+    assert sender.run(homes(sender, "q", [b"1"])) == found
+    assert ARRIVAL_SECONDS < sender.seconds < ARRIVAL_SECONDS + 1.0
