@@ -42,6 +42,7 @@ class BridgedSender:
         self.try_get = blocking.try_get
         self.range_of = blocking.range_of
         self.range_id = blocking.range_id
+        self.span_of = blocking.span_of
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """Return an awaitable of the answer to ``request``; its cancellation undoes the answer."""
@@ -112,6 +113,7 @@ class LoopSender:
         self.monotonic = sender.monotonic
         self.range_of = sender.range_of
         self.range_id = sender.range_id
+        self.span_of = sender.span_of
         self.send = sender.send
         self.sleep = sender.sleep
         self.now = sender.now

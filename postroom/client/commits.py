@@ -1,7 +1,8 @@
 """The sending of commits: every write of a client ends here, alone or in a transaction.
 
-The anchor of a transaction is the key of its first write. Its COMMIT record is stored beside that
-key. A commit that is sent again finds the record and knows that it has happened already.
+The anchor of a transaction is the key of its first write that is not only sent: the range of
+another key would take part for that alone. The COMMIT record of the transaction is stored beside
+that key. A commit that is sent again finds the record and knows that it has happened already.
 
 A transaction that lost is tried again (:mod:`.retries`). The error of a try names the keys that
 others have changed. ``Lost`` keeps them for the next try, which locks these, and the keys that the
@@ -197,10 +198,12 @@ def parsed_retry_id(given: bytes, now: int) -> tuple[bytes, int]:
 
 
 def anchor_of(writes: list[Any]) -> bytes:
-    """Return the key of the first write; a check counts only if there is nothing else."""
+    """Return the key of the first write that is neither a check nor sent, if there is one."""
     first = writes[0]
-    if first.only_checks:
+    if first.only_checks or not first.participates():
         first = next((write for write in writes if not write.only_checks), first)
+        others = (each for each in writes if each.participates() and not each.only_checks)
+        first = next(others, first)
     anchor: bytes = first.anchor()
     return anchor
 

@@ -41,6 +41,7 @@ class LimitedSender:
         self.monotonic = sender.monotonic
         self.range_of = sender.range_of
         self.range_id = sender.range_id
+        self.span_of = sender.span_of
         self.sleep = sender.sleep
         self.now = sender.now
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
@@ -23,6 +23,7 @@ from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Valu
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 
 T = TypeVar("T")
+Span: TypeAlias = tuple[bytes, bytes | None]
 
 REFUSED_SECONDS_FIRST: Final = 0.05
 LONGEST_REFUSED_SECONDS: Final = 2.0
@@ -162,6 +163,9 @@ class Sender(Protocol):
 
     def range_id(self, key: bytes) -> int:
         """Return the id of the range of a key; 0: it is not known."""
+
+    def span_of(self, key: bytes) -> Span | None:
+        """Return the span of the range of a key; ``None``: it is not known, or all keys."""
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         """Return an awaitable of the answer to ``request``, to be awaited once.

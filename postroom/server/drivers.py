@@ -194,6 +194,13 @@ class NodeDriver:
         replica = self._replicas.by_key(key)
         return 0 if replica is None else replica.range_id
 
+    def span_of(self, key: bytes) -> tuple[bytes, bytes | None] | None:
+        """Return the span of the range of a key; ``None``: it is not known, or all keys."""
+        replica = self._replicas.by_key(key)
+        if replica is None or replica.bounds.is_whole:
+            return None
+        return replica.bounds.start, replica.bounds.end
+
     def now(self) -> int:
         """Return a new timestamp."""
         raise NotImplementedError

@@ -150,6 +150,12 @@ class HandDriver:
         replica = self.node.replicas.by_key(key)
         return 0 if replica is None else replica.range_id
 
+    def span_of(self, key: bytes) -> tuple[bytes, bytes | None] | None:
+        replica = self.node.replicas.by_key(key)
+        if replica is None or replica.bounds.is_whole:
+            return None
+        return replica.bounds.start, replica.bounds.end
+
     def now(self) -> int:
         return self.node.clock.read()
 
@@ -281,6 +287,9 @@ class RemoteDriver(HandDriver):
 
     def range_id(self, key: bytes) -> int:
         return self.router.range_of(key)
+
+    def span_of(self, key: bytes) -> tuple[bytes, bytes | None] | None:
+        return self.router.span_of(key)
 
     def now(self) -> Awaitable[int]:
         return self.send(Now())

@@ -121,6 +121,7 @@ class DatabaseOverStreams(Streams):
         self.patience_seconds = 0.0
         self.next_id = TransactionIds(self.router.client)
         self.range_of = self.range_id = self.router.range_of
+        self.span_of = self.router.span_of
         self.reading = self.router.reading
         self.monotonic = nodes.clock.monotonic
         self._pauses: list[_Waiting] = []

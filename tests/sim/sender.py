@@ -212,6 +212,14 @@ class LocalProcess(ClientSender):
         replica = None if node is None else node.replicas.by_key(key)
         return 0 if replica is None else replica.range_id
 
+    def span_of(self, key: bytes) -> tuple[bytes, bytes | None] | None:
+        """Return the span of the range of a key; ``None``: it is not known, or all keys."""
+        node = self.world.machine.node
+        replica = None if node is None else node.replicas.by_key(key)
+        if replica is None or replica.bounds.is_whole:
+            return None
+        return replica.bounds.start, replica.bounds.end
+
     def give_up(self, answer: Answer) -> None:
         """Give an answer up, as the drivers do."""
         if not self.world.withdraw(answer):

@@ -22,10 +22,12 @@ from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.handles import EnqueueHandle
+from postroom.client.queues.made_up import made_up_id
 from postroom.client.queues.messages import AnyMessage, QueueMessage, shown_id
 from postroom.client.queues.placing import at_homes, home_of_message
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
+from postroom.messaging.queues.homes import home_of
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -80,6 +82,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     Attributes:
         names_ids: whether it names messages by their ids.
         waited_seconds: how long it has waited for messages.
+        near: the key at which it may commit, if it writes none; ``None``: any.
     """
 
     _sender: Sender
@@ -95,6 +98,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     _claimed_in: set[int] = set()
     names_ids: bool = False
     waited_seconds: float = 0.0
+    near: bytes | None = None
 
     # --- enqueueing
 
@@ -104,7 +108,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         id_ = shown_id(request.id)
         handle = EnqueueHandle(request.queue, id_, request.kind, self._sender, self._codec)
         self._handles[len(self._requests)] = handle
-        self._requests.append(request)
+        self._gather(request)
         return handle
 
     def when_done(self, queue: str, group: str, what: Enqueue) -> None:
@@ -114,6 +118,18 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             what.queue, what.payload, what.id, what.kind, what.key, what.priority,
             what.deliver_at, what.group, what.headers,
         )))  # fmt: skip
+
+    def _near(self, key: bytes | None, group: str) -> bytes | None:
+        """Return a key in whose range the id of a message is made up; ``None``: in any."""
+        if group or key is not None:
+            return home_of(key or b"", group)
+        return next(iter(self._buffer.writes), self.near)
+
+    def _gather(self, request: Any) -> None:
+        """Add a request; the first that participates may tell where the transaction commits."""
+        self._requests.append(request)
+        if self.near is None and request.participates():
+            self.near = request.anchor()
 
     def _request(  # noqa: PLR0913, PLR0917 - each argument is an option of a message
         self,
@@ -130,8 +146,13 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         self._lifetime.check_open()
         # Most messages have no options: what is not given need not be checked.
         name, of_kind = arguments.queue_name(queue), "" if kind == "" else arguments.kind(kind)
-        id_ = self._sender.next_id().hex().encode() if id is None else arguments.message_id(id)
-        stored_at = id_ if key is None else arguments.key(key)
+        given_key = None if key is None else arguments.key(key)
+        of_group = "" if group is None else arguments.group(group)
+        if id is None:
+            id_ = made_up_id(self._sender, self._near(given_key, of_group))
+        else:
+            id_ = arguments.message_id(id)
+        stored_at = id_ if given_key is None else given_key
         extra, extra_bytes = (None, 0) if headers is None else arguments.headers(headers, stored_at)
         packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
         due = 0 if deliver_at is None else arguments.due(deliver_at, "deliver_at")
@@ -139,7 +160,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         return EnqueueInQueue(
             name, stored_at, of_kind, id_, packed, extra,
             arguments.priority(priority), due,
-            "" if group is None else arguments.group(group), id is None,
+            of_group, id is None,
         )  # fmt: skip
 
     # --- settling
@@ -148,7 +169,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         """Gather what the attempt at a message has returned; it is to be acknowledged next."""
         self._lifetime.check_open()
         self._buffer.grow(len(message.key) + len(value or b""))
-        self._requests.append(KeepResult(message.queue, message.attempt(), seconds, value))
+        self._gather(KeepResult(message.queue, message.attempt(), seconds, value))
 
     def settle(
         self,
@@ -178,7 +199,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
             self._buffer.grow(sum([len(each.home) + len(each.id) + 24 for each in attempts]))
-            self._requests.append(make(name, attempts))
+            self._gather(make(name, attempts))
             if settles:
                 self._ended.update(ended)
                 self._forget_claimed(name, attempts)
@@ -267,6 +288,8 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         self._lifetime.check_still_open()
         messages = [QueueMessage(name, each, self._codec) for each in found]
         self._claimed_in.update(self._sender.range_id(home_of_message(each)) for each in found)
+        if found and self.near is None:
+            self.near = found[0].locator[0]
         claimed = self._claimed.setdefault(name, {})
         claimed.update(
             ((each.kind, each.id), one) for each, one in zip(found, messages, strict=True)

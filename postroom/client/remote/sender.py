@@ -101,6 +101,7 @@ class AsyncioSender:
         )
         self.reading = self.router.reading
         self.range_of = self.range_id = self.router.range_of
+        self.span_of = self.router.span_of
         self.next_id = TransactionIds(self.router.client).draw
         self._submit = self.router.submit
         self._refusal = ""
@@ -248,6 +249,7 @@ class ThreadSender:
         self.reading = sender.reading
         self.range_of = sender.range_of
         self.range_id = sender.range_id
+        self.span_of = sender.span_of
         self.next_id = sender.next_id
         await connected(sender)
 

@@ -259,6 +259,19 @@ class Lanes:
             return 0
         return 0 if owner is None else owner.range_id
 
+    def span_of(self, key: bytes) -> tuple[bytes, bytes | None] | None:
+        """Return the span of the range of a key, from any thread.
+
+        ``None``: it is not known, or all keys.
+        """
+        if self.only is not None:
+            return None
+        try:
+            owner = self.cache.owner(key)
+        except LookupError:  # it is being changed
+            return None
+        return None if owner is None else (owner.start, owner.end)
+
     def of_range(self, call: RemoteCall, range_id: int) -> Lane:
         """Return the lane of a range, to which a call goes by the id."""
         lane = self.by_id[range_id]

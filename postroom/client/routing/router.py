@@ -87,7 +87,7 @@ class Router:
 
     Attributes:
         client: the id of this client; the ids of its transactions begin with it.
-        range_of: see ``Sender``.
+        range_of, span_of: see ``Sender``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Router:
         identity = frames.draw_identity(randomness)
         self.client = identity.client
         self._lanes = Lanes()
-        self.range_of = self._lanes.range_of
+        self.range_of, self.span_of = self._lanes.range_of, self._lanes.span_of
         times = SearchTimes(monotonic, self._arm)
         self._search = Search(
             self._lanes, self.addresses, port, times, identity.secret, self._is_idle

@@ -221,6 +221,7 @@ class FunctionCaller:
             async def try_on_loop(tx: Transaction) -> None:
                 running.begins(tx)
                 given.given_to_task(tx.id)
+                tx.queues.near = message.stored.locator[0]
                 finish(tx, await self._call_on_loop(callee, given, tx, running))
 
             await self.db.repeat(try_on_loop)
@@ -229,6 +230,7 @@ class FunctionCaller:
         def one_try(tx: blocking.Transaction) -> None:
             running.begins(tx)
             given.given_to_task(tx.id)
+            tx.queues.near = message.stored.locator[0]
             running.calling()
             returned = _called(callee.function, given, tx)
             running.returned()

@@ -341,8 +341,13 @@ def is_gone(state: MessageState | None, settings: QueueSettings, now: int) -> bo
 
 def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
     """Delete the body, the state and the pointer of a message."""
-    home, kind, id_ = locator
     _remove_records(ctx, manager, locator)
+    _end_pointer(ctx, manager, locator)
+
+
+def _end_pointer(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
+    """Delete the pointer to a message, if it has one."""
+    home, kind, id_ = locator
     if home != id_ and manager.departures.is_elsewhere(id_):
         manager.departures.end_pointer(ctx, manager.name, manager.definition.number, locator)
     elif home != id_:
@@ -445,8 +450,11 @@ def _move_home(
         ctx.notes.append((manager, (), Manager.ready_removed, place.key, entry.group))
     change = counters.CANCELLED[place.where]
     ctx.notes.append((manager, change, Manager.nothing, None, None))
+    moved = msgspec.structs.replace(request, key=entry.key, is_unique=False)
     _remove_records(ctx, manager, known.locator)
-    send_home(ctx, manager, msgspec.structs.replace(request, key=entry.key, is_unique=False))
+    if moved.home == moved.id:  # else its pointer is changed
+        _end_pointer(ctx, manager, known.locator)
+    send_home(ctx, manager, moved)
 
 
 class Enqueueing:

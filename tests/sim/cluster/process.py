@@ -83,6 +83,7 @@ class Process(ClientSender):
         addresses = randomness.sample(cluster.addresses, len(cluster.addresses))
         self.router = Router(addresses, self, self.monotonic, randomness)
         self.range_of = self.range_id = self.router.range_of
+        self.span_of = self.router.span_of
         self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
