@@ -24,7 +24,7 @@ import postroom.aio
 from postroom.errors import AccessDenied, Error, Invalid
 from postroom.web.actions import ACTIONS, Action, Chosen
 from postroom.web.asked import Asked, BadRequest
-from postroom.web.audit import AuditLog, log
+from postroom.web.audit import AuditLog
 from postroom.web.guard import Guard
 from postroom.web.history import History
 from postroom.web.limits import BODY_BYTES_MAX, SESSION_SECONDS_MAX
@@ -141,7 +141,13 @@ class PageHandlers:
     async def _read(self, page: WebPage, request: Request) -> tuple[Visitor, dict[str, Any]]:
         """Return the visitor of a page, and the contents that it may see."""
         visitor = await self._visitor(request)
-        asked = Asked(request.query_params)
+        try:
+            return visitor, await self._contents(page, visitor, Asked(request.query_params))
+        except (Refused, AccessDenied) as error:
+            self._audit.not_done(visitor.named, "refused", f"a look at {page.path}", error)
+            raise error from None
+
+    async def _contents(self, page: WebPage, visitor: Visitor, asked: Asked) -> dict[str, Any]:
         queue = asked.text("queue") if "queue" in page.parameters else ""
         if page.verb and not visitor.may(page.verb, queue):
             raise Refused(
@@ -149,7 +155,7 @@ class PageHandlers:
             )
         shows = self._payloads or (self._visitors.log_in and visitor.may("admin"))
         store = self._store.as_client(visitor.rights)
-        return visitor, await page.read(PageReader(store, asked, self._history, shows))
+        return await page.read(PageReader(store, asked, self._history, shows))
 
     # --- looking
 
@@ -236,7 +242,8 @@ class PageHandlers:
             return self._shown(request, None, "login.html", "Log in", {"refused": False})
         name = self._visitors.begin(_first(await _fields(request), "token"))
         if name is None:
-            log.warning("%s: a token was refused", host_of_client(request))
+            why = Refused(403, "a token was refused")
+            self._audit.not_done(host_of_client(request), "refused", "a login", why)
             return self._shown(request, None, "login.html", "Log in", {"refused": True}, 403)
         response = RedirectResponse(f"{_root(request)}/", 303)
         response.set_cookie(

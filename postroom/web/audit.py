@@ -1,8 +1,8 @@
 """The part of the store's audit log that tells what visitors did, and what they were refused.
 
-An action that was done is told at once. Refused and failed ones cost no write each: they are
-counted, and told after some seconds, when the next request is answered. Each of them is in the log
-of the process, too.
+An action that was done is told at once. Failed ones, and looks, actions and tokens that were
+refused, cost no write each. They are counted, and told once a minute, with the next answer. All of
+them are in the log of the process, too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from itertools import islice
 from typing import Final, Literal
 
 from postroom.errors import Error
-from postroom.web.limits import AUDIT_SECONDS, AUDITED_CHARACTERS_MAX, AUDITED_MAX
+from postroom.web.limits import (
+    AUDIT_SECONDS,
+    AUDITED_CHARACTERS_MAX,
+    AUDITED_MAX,
+    AUDITED_PER_VISITOR_MAX,
+)
 from postroom.web.store import NotKnown, OpenStore
 
 log = logging.getLogger("postroom.web.actions")
 
 Word = Literal["done", "failed", "refused"]
-OTHERS: Final = ("other visitors", "other actions")
+OTHERS: Final = "other actions"
+OTHER_VISITORS: Final = "other visitors"
 
 
 class AuditLog:
@@ -36,6 +42,7 @@ class AuditLog:
         self._store = store
         self._monotonic = monotonic
         self._counted: Counter[tuple[str, Word, str]] = Counter()
+        self._of_visitor: Counter[str] = Counter()
         self._told_at = monotonic() - AUDIT_SECONDS
 
     async def done(self, by: str, what: str) -> str:
@@ -44,11 +51,15 @@ class AuditLog:
         return await self._tell([(by, "done", what, 1)])
 
     def not_done(self, by: str, word: Word, what: str, why: Exception) -> None:
-        """Count an action that has failed, or was refused."""
+        """Count what has failed, or was refused."""
         told = f"{what}; {str(why).partition(';')[0]}"[:AUDITED_CHARACTERS_MAX]
         log.warning("%s: %s: %s", by, word, told)
-        if (by, word, told) not in self._counted and len(self._counted) >= AUDITED_MAX:
-            by, told = OTHERS
+        if (by, word, told) not in self._counted:
+            if self._of_visitor[by] >= AUDITED_PER_VISITOR_MAX:
+                told = OTHERS
+            elif len(self._counted) >= AUDITED_MAX:
+                by, told = OTHER_VISITORS, OTHERS
+        self._of_visitor[by] += (by, word, told) not in self._counted
         self._counted[by, word, told] += 1
 
     def is_due(self) -> bool:
@@ -61,8 +72,10 @@ class AuditLog:
         told = list(islice(self._counted.items(), AUDITED_MAX))
         for action, _ in told:
             del self._counted[action]
+        self._of_visitor = Counter(by for by, _, _ in self._counted)
         if await self._tell([(*action, times) for action, times in told]):
             for action, times in told:
+                self._of_visitor[action[0]] += action not in self._counted
                 self._counted[action] += times
 
     async def _tell(self, actions: Sequence[tuple[str, Word, str, int]]) -> str:

@@ -18,11 +18,14 @@ ACTION_SECONDS_MAX: Final = 20.0
 GRANTS_SECONDS: Final = 1.0
 """The time after which the grants of the store are read again."""
 
-AUDIT_SECONDS: Final = 5.0
-"""The time for which refused and failed actions are counted, before the audit log is told."""
+AUDIT_SECONDS: Final = 60.0
+"""The time for which refusals and failures are counted, before the audit log is told."""
 
 AUDITED_MAX: Final = 64
-"""The most different refused and failed actions of that time; others are counted together."""
+"""The most different ones of that time; others are counted together."""
+
+AUDITED_PER_VISITOR_MAX: Final = 8
+"""The most different ones of one visitor among these."""
 
 AUDITED_CHARACTERS_MAX: Final = 400
 """The most characters of such an action, and of the reason."""

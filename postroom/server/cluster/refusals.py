@@ -2,11 +2,11 @@
 
 ::
 
-    session ── note(client, what) ──▶ counts ── every few seconds ──▶ NoteRefusals: one write
+    session ── note(client, what) ──▶ counts ── once a minute ──▶ NoteRefusals: one write
 
-A refused request costs no write. The counts are bounded for each client and in all: those beyond
-the bounds are counted without their descriptions. Counts that could not be told are told later; a
-node that ends meanwhile takes them along.
+The first ones are told within seconds. A refused request costs no write. The counts are bounded for
+each client and in all: those beyond the bounds are counted without their descriptions. Counts that
+could not be told are told later; a node that ends meanwhile takes them along.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from postroom.ranges.carrier import Carrier, Recipient
 from postroom.ranges.contract import ROOT_ID
 
 TELL_SECONDS: Final = 5.0
-"""The time for which refusals are counted before they are told."""
+"""The time for which the first refusals are counted before they are told."""
+REST_SECONDS: Final = 60.0
+"""The time from then on for which further ones are counted: a flood has a line a minute."""
 OTHERS: Final = "other requests"
 OTHER_CLIENTS: Final = "other clients"
 _ROOT: Final = Recipient(ROOT_ID, b"", None)
@@ -82,8 +84,14 @@ class Refusals:
             self._is_timed = True
             self._node.call_after(TELL_SECONDS, self._tell)
 
-    def _tell(self) -> None:
+    def _rested(self) -> None:
         self._is_timed = False
+        if self._counts:
+            self._is_timed = True
+            self._tell()
+
+    def _tell(self) -> None:
+        self._node.call_after(REST_SECONDS, self._rested)
         told, self._counts = self._counts, Counter()
         self._of_client.clear()
 
@@ -91,7 +99,6 @@ class Refusals:
             if isinstance(answer, BaseException):
                 for (client, what), times in told.items():
                     self._count(client, what, times)
-                self._tell_soon()
 
         refusals = [RefusedRequests(*what, times) for what, times in told.items()]
         self._node.calls.carry(_ROOT, NoteRefusals(refusals), answered)

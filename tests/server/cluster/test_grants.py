@@ -38,7 +38,13 @@ from postroom.ranges.contract import Request, Role
 from postroom.ranges.requests import Delete, Get, GetMany, Put, Scan, ScanChanges
 from postroom.ranges.rights import EVERY_QUEUE, EVERY_VERB, Rights, Verb
 from postroom.server.cluster.access import Access, rights_of
-from postroom.server.cluster.refusals import OTHER_CLIENTS, OTHERS, TELL_SECONDS, Refusals
+from postroom.server.cluster.refusals import (
+    OTHER_CLIENTS,
+    OTHERS,
+    REST_SECONDS,
+    TELL_SECONDS,
+    Refusals,
+)
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.protocol.test_contract import sample
@@ -489,6 +495,21 @@ def test_the_refusals_of_a_node_are_bounded_whoever_floods_it() -> None:
     assert sum(each.by == "client 0" for each in told.refusals) == REFUSALS_TOLD_PER_CLIENT_MAX + 1
 
 
+def test_a_flood_of_refusals_has_a_line_a_minute(store: Store, sessions: Sessions) -> None:
+    shop = Client(store, sessions, "shop")
+    for _ in range(10):
+        shop.ask(Get(b"other"))
+        store.advance(TELL_SECONDS + 1)
+    first, *later = [each.times for each in store.db.access.audit_log()]
+    assert (first, later) == (1, [])
+    store.advance(REST_SECONDS)
+    assert [each.times for each in store.db.access.audit_log()] == [1, 9]
+    store.advance(REST_SECONDS)
+    Client(store, sessions, "shop").ask(Get(b"other"))
+    store.advance(TELL_SECONDS + 1)
+    assert [each.times for each in store.db.access.audit_log()] == [1, 9, 1]
+
+
 def test_refusals_that_could_not_be_told_are_told_later() -> None:
     node: Any = NodeOfRefusals()
     refusals = Refusals(node)
@@ -499,6 +520,7 @@ def test_refusals_that_could_not_be_told_are_told_later() -> None:
     node.answer = None
     node.timers.pop()()
     assert [each.times for each in node.told[-1].refusals] == [2]
+    node.timers.pop()()
     assert node.timers == []
 
 
