@@ -35,6 +35,7 @@ from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import mail_entries
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.dividing import QueueHalves
+from postroom.messaging.queues.learning import inherit
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import Counters
 from postroom.ranges.bounds import Bounds
@@ -174,6 +175,7 @@ class MessagingHalves:
         self.queues.halve(ctx, right)
         moved = self._move(ctx, sorted(key for key in held_up if key >= right.start), right)
         self._divide_marks(ctx, right)
+        inherit(ctx, self._range_id, right.range_id)
         ctx.count("pending_messages", -moved)
         ctx.count("handed", moved)
         return _encode(Counters(received=moved, pending_messages=moved))

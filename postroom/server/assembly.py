@@ -7,10 +7,10 @@ Only this module knows all of them. The node itself (:mod:`.node`) drives the pa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,6 +27,9 @@ from postroom.limits import (
 from postroom.messaging.handover.sending import SendingService
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.queues.definitions import VERSION_KEY
+from postroom.messaging.queues.dropping import DropTeller
+from postroom.messaging.queues.news import DefinitionNews
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
@@ -125,6 +128,7 @@ class AssembledNode(HostingNode, Protocol):
     damage: Damage
     settings: SettingsInForce
     slow_log: SlowLog
+    definitions: DefinitionNews
 
     @property
     def chance(self) -> Callable[[], float]:
@@ -172,7 +176,8 @@ class RangeComponents:
     Attributes:
         replica: the replica.
         messaging: the messaging of the range.
-        deliveries, executions, departures, advances, splits: the wake-ups that services have work.
+        deliveries, executions, departures, advances, splits, drops: the wake-ups that services have
+            work.
         preparing: the split that the range prepares, if any.
     """
 
@@ -183,6 +188,7 @@ class RangeComponents:
     departures: WakeUp
     advances: WakeUp
     splits: WakeUp
+    drops: WakeUp
     preparing: Preparing
 
 
@@ -211,8 +217,8 @@ def assemble_range(
             read_news(stored),
             serves_root=root.serves or len(root.group.members) == 1,
         )
-    deliveries, executions, departures, advances, notes, splits = [
-        wake_ups.create() for _ in range(6)
+    deliveries, executions, departures, advances, notes, splits, drops = [
+        wake_ups.create() for _ in range(7)
     ]
     environment = QueueEnvironment(
         bounds=replica.bounds,
@@ -222,6 +228,7 @@ def assemble_range(
         holders=replica.holders,
         reader=protections.reader, may_purge=replica.positions.limit,
         kept=lambda: from_seconds(node.settings[settings.GC_TTL]), wake_up=advances,
+        news=node.definitions,
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,
     )  # fmt: skip
@@ -233,11 +240,12 @@ def assemble_range(
     restoring.register(registry)
     messaging.restoring = restoring
     messaging.departures = departures
+    messaging.queues.drops = drops
     preparing = Preparing(replica, stored, node, splits)
     for each in (preparing, Halving(replica, node.begin_range)):
         each.register(registry)
     return RangeComponents(
-        replica, messaging, deliveries, executions, departures, advances, splits, preparing
+        replica, messaging, deliveries, executions, departures, advances, splits, drops, preparing
     )
 
 
@@ -292,6 +300,7 @@ def host_range(
         node.settings.register(replica.registry)
         replica.registry.observers[SETTINGS_KEY] = node.observe_settings
         protection_news.register(replica.registry, replica.protections)
+        replica.registry.observers[VERSION_KEY] = node.definitions.observe
     LeaseMoves(replica.listing, hosted).register(replica.registry)
     _observe_bounds(hosted, replica, node)
     replica.state.may_take = partial(node.may_take, range_id)
@@ -343,6 +352,16 @@ def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> Protecti
     )  # fmt: skip
 
 
+def _services_of_root(
+    hosted: HostedRange, node: AssembledNode, made: RangeComponents
+) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+    drops = DropTeller(
+        made.messaging.queues.untold, node.calls, hosted.upkeep, made.drops,
+        node.settings.reader(settings.POLL),
+    )  # fmt: skip
+    return {"protections": _teller(hosted, node, made.replica).run, "dropped queues": drops.run}
+
+
 def _services(
     hosted: HostedRange, node: AssembledNode, made: RangeComponents, stored: Engine
 ) -> Services:
@@ -381,6 +400,6 @@ def _services(
         "split": splits.run,
         "transactions": transactions.run,
         "split by size": growth.run,
-        **({"protections": _teller(hosted, node, replica).run} if hosted.is_root else {}),
+        **(_services_of_root(hosted, node, made) if hosted.is_root else {}),
     }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note},
     hosted.wake_ups)  # fmt: skip

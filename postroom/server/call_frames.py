@@ -27,6 +27,7 @@ from postroom.limits import (
     CALLS_TOGETHER_BYTES_MAX,
 )
 from postroom.messaging.handover.requests import HandOver
+from postroom.messaging.queues.requests import LearnDefinitions
 from postroom.protocol.failures import Failure
 from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, Transport
@@ -38,11 +39,16 @@ CALL_FRAME: Final = b"\xc1"
 """The first byte of the frames of calls."""
 
 if TYPE_CHECKING:
-    CarriedRequest: TypeAlias = HandOver | NewRangeId | NoteRefusals | Prepare[Any] | Resolve | Push
+    CarriedRequest: TypeAlias = (
+        HandOver | LearnDefinitions | NewRangeId | NoteRefusals | Prepare[Any] | Resolve | Push
+    )
 else:
     CarriedRequest = any_of(
-        (HandOver, NewRangeId, NoteRefusals, Prepare[REQUESTS.write], Resolve, Push)
-    )
+        (
+            HandOver, LearnDefinitions, NewRangeId, NoteRefusals, Prepare[REQUESTS.write], Resolve,
+            Push,
+        )
+    )  # fmt: skip
 """The requests that leaseholders send to each other."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 

@@ -35,6 +35,7 @@ from postroom.kv import keys
 from postroom.kv.background import Compaction
 from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, WriteSet
+from postroom.messaging.queues.news import DefinitionNews
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, Transport
@@ -151,6 +152,7 @@ class Node:
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
+        self.definitions = DefinitionNews(self._stored)
         self.replicas = Replicas(clock.monotonic)
         self.rounds = ServiceRounds(self, self.settings.reader(POLL))
         self._spreading = Services(
@@ -523,6 +525,8 @@ class Node:
             self.slow_log.is_durable()
         if self._incoming.has_news:
             self._incoming.written()
+        if self.definitions.has_news:
+            self.definitions.written()
         self._incoming.is_applying = False
         self.consensus.release()
         now = self.monotonic()

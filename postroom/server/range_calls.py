@@ -228,15 +228,23 @@ class RangeCalls:
         Raises:
             Error: there is none now.
         """
+        range_id: int = await self.ask(Recipient(ROOT_ID, b"", b""), NewRangeId())
+        return range_id
+
+    async def ask(self, recipient: Recipient, request: Request) -> Any:
+        """Ask the leaseholder of a range, and return its answer.
+
+        Raises:
+            Error: there is none now.
+        """
         pending = Pending()
 
         def answered(answer: Any) -> None:
             is_error = isinstance(answer, BaseException)
             pending.complete(None, answer) if is_error else pending.complete(answer)
 
-        self.carry(Recipient(ROOT_ID, b"", b""), NewRangeId(), answered)
-        range_id: int = await pending
-        return range_id
+        self.carry(recipient, request, answered)
+        return await pending
 
     def _send(
         self,

@@ -19,10 +19,14 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Budget, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.queues.definitions import NUMBER_RECORD, VERSION_KEY, Definitions
+from postroom.messaging.queues.news import DefinitionNews
+from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
@@ -143,6 +147,7 @@ class OneRange:
             clock = beside.clock
         self.clock = clock
         self.replica = replica = Replica(range_id, self.node_id, self.engine, clock, self, Notice())
+        self.news = DefinitionNews(self.engine)
         environment = QueueEnvironment(
             bounds=replica.bounds,
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
@@ -150,6 +155,7 @@ class OneRange:
             check_age=replica.check_age, wake_tokens=replica.wake,
             holders=replica.holders, reader=replica.protections.reader,
             may_purge=replica.positions.limit, kept=lambda: 0, wake_up=_WakeUp(),
+            news=self.news,
             forgets_strangers=False, rouse=lambda: None,
         )  # fmt: skip
         self.messaging = messaging = Messaging(
@@ -209,6 +215,24 @@ class OneRange:
                     self._service.send(None)
                 if not self.replica.wants_turn():
                     return
+
+    def hear(self, name: str, definition: QueueDefinition | None) -> None:
+        """Let its node hear how a queue is defined now; ``None``: it was dropped."""
+        version = Definitions(ROOT_ID).version(self.engine) + 1
+        records: WriteSet = {
+            keys.queue_definitions_prefix(ROOT_ID) + name.encode(): None,
+            VERSION_KEY: msgspec.msgpack.encode((version, [name])),
+        }
+        if definition is not None:
+            records = {
+                key: msgspec.msgpack.encode(definition) if value is None else value
+                for key, value in records.items()
+            }
+            records[keys.record_key(ROOT_ID, NUMBER_RECORD)] = keys.u32(definition.number)
+        self.engine.write(records, sync=True)
+        self.news.observe(records[VERSION_KEY])
+        if self.news.has_news:
+            self.news.written()
 
     async def upkeep(self, request: Any) -> Any:
         """Send a request of a service."""

@@ -21,7 +21,14 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, MemorySnapshot
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.requests import CreateQueue, EnqueueInQueue, QueueSettings
+from postroom.messaging.queues.requests import (
+    AdvanceQueues,
+    CreateQueue,
+    DropQueue,
+    EnqueueInQueue,
+    QueueDefinition,
+    QueueSettings,
+)
 from postroom.messaging.requests import EnqueueMessage, PostponeMessages, ReapQueue
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import LeasedWrites, Proposal
@@ -42,8 +49,11 @@ CUTS: Final = (
 )  # fmt: skip
 """Cuts at a key, at its successor, at a prefix, and around one key alone."""
 QUEUE: Final = "queue"
-POSITIONS: Final = keys.record_key(ROOT_ID, "position ")
-"""The prefix of the positions of the root, which the collection of every range reads."""
+OF_ROOT: Final = (
+    keys.record_key(ROOT_ID, "position "),
+    keys.queue_definitions_prefix(ROOT_ID),
+)
+"""The prefixes of the records of the root that every range reads: positions, and queues."""
 
 
 class _Watched:
@@ -58,7 +68,7 @@ class _Watched:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        if lower != POSITIONS:
+        if not lower.startswith(OF_ROOT):
             self.watch.note(lower, upper)
         return super().iterate(lower, upper, reverse=reverse)  # type: ignore[misc]
 
@@ -211,11 +221,28 @@ class Neighbour(OneRange):
         self.replica.start(Proposal(command, [], [], self.replica.last_commit))
         self.settle()
 
+    def define_queue(self) -> None:
+        """Make the queue at the root, or let another range learn of it."""
+        settings = QueueSettings(purge_after=0.0)
+        if self.replica.range_id != ROOT_ID:
+            self.hear(QUEUE, QueueDefinition(QUEUE, 1, 0, settings))
+            self.ask(AdvanceQueues(1))
+            return
+        was_whole, self.bounds.is_whole = self.bounds.is_whole, True  # a part has no queues yet
+        self.commit(CreateQueue(QUEUE, settings))
+        self.bounds.is_whole = was_whole
+
+    def drop_queue(self) -> None:
+        """Drop the queue at the root, or let another range learn of that."""
+        if self.replica.range_id != ROOT_ID:
+            self.hear(QUEUE, None)
+            self.ask(AdvanceQueues(1))
+        else:
+            self.commit(DropQueue(QUEUE))
+
     def fill(self, names: tuple[bytes, ...] = ODD_KEYS) -> None:
         """Store something of each kind at each of the keys that it contains."""
-        was_whole, self.bounds.is_whole = self.bounds.is_whole, True  # a part has no queues yet
-        self.commit(CreateQueue(QUEUE, QueueSettings(purge_after=0.0)))
-        self.bounds.is_whole = was_whole
+        self.define_queue()
         for name in self.keys_of(names):
             self.commit(Put(name, b"old"), EnqueueMessage(name, b"message"))
             self.commit(Put(name, b"new"), EnqueueMessage(name, b"another"))

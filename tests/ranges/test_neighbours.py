@@ -33,7 +33,7 @@ from postroom.messaging.ingest.requests import (
 )
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueMessage
 from postroom.messaging.queues.records import QueueLayout
-from postroom.messaging.queues.requests import AdvanceQueues, DropQueue, EnqueueInQueue
+from postroom.messaging.queues.requests import AdvanceQueues, EnqueueInQueue
 from postroom.messaging.requests import (
     EnqueueMessage,
     EnqueueUpdate,
@@ -312,10 +312,10 @@ def test_a_dropped_queue_is_emptied_at_the_keys_of_its_range(full: list[Neighbou
     for one in full:
         if not one.keys_of():
             continue
-        rest = the_rest(full, one)
         damaged = QueueLayout(one.replica.range_id, 1).ready + b"\xff"
         one.watched.write({damaged: b"no record"}, sync=True)
-        one.commit(DropQueue(QUEUE))
+        one.drop_queue()
+        rest = the_rest(full, one)
         for _ in range(20):
             one.result(AdvanceQueues(100))
             one.pass_time(1.0)
@@ -499,7 +499,7 @@ def records_of_image(one: Neighbour) -> list[tuple[bytes, bytes]]:
 
 
 def test_an_entry_of_another_range_is_not_restored() -> None:
-    first, second = side_by_side(b"m")
+    _, first, second = side_by_side(b"a", b"m")
     second.fill((b"x",))
     image = [entry for entry in records(second, "image") if b"x" in entry[0]]
     begin = BeginRestore(RUN, b"image", first.clock.reading())

@@ -9,10 +9,10 @@ from tests.sim import checkers
 
 SERVICES: Final = (
     "dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed", "membership",
-    "split", "transactions", "split by size", "protections",
+    "split", "transactions", "split by size", "protections", "dropped queues",
 )  # fmt: skip
 """The names of the services of the first range, in the order in which a node tells them."""
-OF_ROOT: Final = frozenset({"protections"})
+OF_ROOT: Final = frozenset({"protections", "dropped queues"})
 """The services that run only where the first range is served."""
 
 

@@ -24,6 +24,7 @@ from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.news import DefinitionNews
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.waits import CreditToken, TokenWaits
@@ -56,6 +57,7 @@ class QueueEnvironment:
         may_purge: the timestamp up to which nobody reads the past, at most a threshold.
         kept: returns how long the past can be read, in timestamp units.
         wake_up: the flag that wakes the service.
+        news: the definitions of queues that the node has heard of.
         forgets_strangers: whether a client that was not seen since the start of the node is gone.
             This is so in an embedded store, whose clients are in its process.
         rouse: a function that lets a store that rests begin to work.
@@ -80,6 +82,7 @@ class QueueEnvironment:
     may_purge: Callable[[Evaluation, int], int]
     kept: Callable[[], int]
     wake_up: ServiceWakeUp
+    news: DefinitionNews
     forgets_strangers: bool
     rouse: Callable[[], None]
     refusals: dict[int, Exception] = field(default_factory=dict)

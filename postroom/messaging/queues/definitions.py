@@ -11,17 +11,28 @@ is dropped and made again has another number, so nothing of the old one can turn
 
 The leaseholder has the definitions in memory. A proposal that changes some reads the store from
 then on, and thus sees them as it has left them (:class:`Directory`).
+
+They are records of the root, which alone changes them. Each proposal that does tells, in one more
+record, a version and the names that have changed; other ranges hear of that (:mod:`.news`).
+
+A range that has not learned of a drop yet still takes messages for the queue. If another one had
+its name by then, these would be lost. In a store of several ranges, a name is therefore free again
+once all ranges have learned of the drop (:mod:`.dropping`)::
+
+    dropped ── emptied at the root ──┬─▶ forgotten
+       └────── all ranges know it ───┘ its name is free
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from postroom.errors import Invalid, NoSuchQueue
+from postroom.errors import Invalid, NoSuchQueue, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
@@ -29,14 +40,21 @@ from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SE
 from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, damaged, index_in_use
 from postroom.messaging.queues.requests import (
     CreateQueue,
+    DroppedQueue,
     DropQueue,
     QueueDefinition,
     QueueSettings,
     UpdateQueue,
 )
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 
 NUMBER_RECORD: Final = "queues"
+DEFINITIONS_RECORD: Final = "definitions"
+VERSION_KEY: Final = keys.record_key(ROOT_ID, DEFINITIONS_RECORD)
+"""The key of the root's record of changes; other ranges have one of what they have learned."""
+NAMES_TOLD_MAX: Final = 1000
+"""The number of changed queues in a proposal above which none is named, and all are read again."""
 LEASE_SECONDS_MIN: Final = 0.05
 _NUMBER_BYTES: Final = 4
 ORDERS: Final = ("none", "group")
@@ -44,6 +62,7 @@ DUPLICATES: Final = ("ignore", "error", "replace")
 
 _encode = msgspec.msgpack.encode
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
+_dropped: Final = msgspec.msgpack.Decoder(DroppedQueue)
 NOBODY_KNOWS: Final = QueueSettings()
 """The settings of a queue whose definition cannot be read."""
 _FIELDS: Final = QueueSettings.__struct_fields__
@@ -190,14 +209,58 @@ def no_such_queue(name: str) -> NoSuchQueue:
     )
 
 
+class _Version(msgspec.Struct, frozen=True, array_like=True):
+    """The record of a version.
+
+    Attributes:
+        version: the version, which each proposal that changes definitions raises by one.
+        names: the names of the queues that it has changed; ``None``: there are many.
+    """
+
+    version: int = 0
+    names: list[str] | None = []
+
+
+_versions: Final = msgspec.msgpack.Decoder(_Version)
+
+
+def decode_version(stored: bytes | None) -> tuple[int, list[str] | None]:
+    """Return a version, and which queues have changed with it; ``None``: any may have."""
+    known = _Version() if stored is None else _versions.decode(stored)
+    return known.version, known.names
+
+
+def encode_version(version: int) -> bytes:
+    """Return the record of a range that has learned a version."""
+    return _encode(_Version(version))
+
+
+def read_past_cache(reader: Reader | Evaluation, key: bytes) -> bytes | None:
+    """Return the value of a key of another range, of which the cache of the range does not hear."""
+    return next((stored for _, stored in reader.iterate(key, key + b"\x00")), None)
+
+
 class Definitions:
-    """The stored definitions of one range."""
+    """The stored definitions, which are records of the root.
+
+    Args:
+        range_id: the id of the range that reads or changes them.
+    """
 
     def __init__(self, range_id: int) -> None:
         self._range_id = range_id
-        self._prefix = keys.queue_definitions_prefix(range_id)
-        self._dropped = keys.dropped_queues_prefix(range_id)
-        self._number = keys.record_key(range_id, NUMBER_RECORD)
+        self._prefix = keys.queue_definitions_prefix(ROOT_ID)
+        self._own_prefix = keys.queue_definitions_prefix(range_id)
+        self._dropped = keys.dropped_queues_prefix(ROOT_ID)
+        self._number = keys.record_key(ROOT_ID, NUMBER_RECORD)
+
+    def version(self, reader: Reader) -> int:
+        """Return the version of the definitions, as applied on this node."""
+        return decode_version(read_past_cache(reader, VERSION_KEY))[0]
+
+    def highest(self, reader: Reader) -> int:
+        """Return the highest number that a queue has had, as applied on this node."""
+        return int.from_bytes(read_past_cache(reader, self._number) or b"", "big")
 
     def read_all(
         self, reader: Reader | Evaluation
@@ -237,12 +300,17 @@ class Definitions:
     def iterate(self, stored: Reader, lower: bytes) -> Iterator[tuple[bytes, QueueDefinition]]:
         """Iterate over the definitions from an engine key on, with their engine keys.
 
+        These keys are told, and taken, as if the definitions were records of this range.
+
         Raises:
             QueueDamaged: one cannot be read.
         """
-        span = max(lower, self._prefix), keys.after_prefix(self._prefix)
-        for key, packed in stored.iterate(*span) if span[0] < span[1] else ():
-            yield key, self._decode(key, packed)
+        own = max(lower, self._own_prefix)
+        if not own.startswith(self._own_prefix):
+            return
+        size, end = len(self._prefix), keys.after_prefix(self._prefix)
+        for key, packed in stored.iterate(self._prefix + own[size:], end):
+            yield self._own_prefix + key[size:], self._decode(key, packed)
 
     def key_tail(self, definition: QueueDefinition) -> bytes:
         """Return the end of the key of a definition among the others."""
@@ -257,7 +325,7 @@ class Definitions:
             QueueDamaged: it cannot be read.
         """
         key = self._prefix + name.encode()
-        stored = reader.get(key)
+        stored = reader.get(key) if self._range_id == ROOT_ID else read_past_cache(reader, key)
         return None if stored is None else self._decode(key, stored)
 
     def create(self, ctx: Evaluation, request: CreateQueue) -> QueueDefinition | None:
@@ -265,9 +333,11 @@ class Definitions:
 
         Raises:
             Invalid: a setting is wrong; or there is such a queue with other settings.
+            Unavailable: not all ranges have learned yet that a queue of this name was dropped.
         """
         name, settings = request.name, request.settings
         check_settings(name, settings)
+        self._check_name_is_free(ctx, name)
         known = self.read(ctx, name)
         if known is not None:
             _check_same(known, settings)
@@ -275,6 +345,7 @@ class Definitions:
         self._check_dead_letter_queue(ctx, name, settings)
         number = int.from_bytes(ctx.get(self._number) or b"", "big") + 1
         ctx.writes[self._number] = keys.u32(number)
+        self._note(ctx, name)
         definition = QueueDefinition(name, number, ctx.timestamp, settings)
         self._put(ctx, definition)
         return definition
@@ -292,17 +363,24 @@ class Definitions:
         self._check_dead_letter_queue(ctx, request.name, settings)
         paused = known.paused if request.paused is None else request.paused
         definition = msgspec.structs.replace(known, settings=settings, paused=paused)
+        self._note(ctx, request.name)
         self._put(ctx, definition)
         return definition
 
     def drop(
-        self, ctx: Evaluation, request: DropQueue, remembered: QueueDefinition | None
+        self,
+        ctx: Evaluation,
+        request: DropQueue,
+        remembered: QueueDefinition | None,
+        *,
+        is_alone: bool,
     ) -> list[QueueDefinition]:
         """Evaluate ``DropQueue`` and return the definitions to be emptied: one, if it is known.
 
         Args:
             remembered: the definition in the leaseholder's memory, in case the stored one cannot be
                 read.
+            is_alone: whether there is no other range, which has to learn of it.
 
         Raises:
             Invalid: there is no such queue.
@@ -314,12 +392,57 @@ class Definitions:
             known = [found]
         except QueueDamaged:
             known = [remembered] if remembered else self._nobodys(ctx, request.name)
-        dropped = [msgspec.structs.replace(each, dropped=True) for each in known]
+        version = self._note(ctx, request.name)
+        dropped = [
+            DroppedQueue(
+                each.name, each.number, each.created_at, each.settings, dropped=True,
+                version=0 if is_alone else version,
+            )
+            for each in known
+        ]  # fmt: skip
         ctx.writes[self._prefix + request.name.encode()] = None
         for each in dropped:
             ctx.writes[self._dropped + keys.u32(each.number)] = _encode(each)
         ctx.grow(256)
-        return dropped
+        return [*dropped]
+
+    def _note(self, ctx: Evaluation, name: str) -> int:
+        """Note in the record of the version that a queue changes; return the new version."""
+        version, names = decode_version(ctx.get(VERSION_KEY))
+        if not ctx.is_written(VERSION_KEY):
+            version, names = version + 1, []
+        if names is not None:
+            names = [*names, name] if len(names) < NAMES_TOLD_MAX else None
+        ctx.writes[VERSION_KEY] = _encode(_Version(version, names))
+        ctx.grow(len(name) + len(VERSION_KEY))
+        return version
+
+    # --- dropped queues of which not all ranges have learned
+
+    def dropped(self, ctx: Evaluation | Reader) -> list[DroppedQueue]:
+        """Return the dropped queues that are not forgotten."""
+        found = []
+        for _, packed in ctx.iterate(self._dropped, keys.after_prefix(self._dropped)):
+            with suppress(*UNDECODABLE):
+                found.append(_dropped.decode(packed))
+        return found
+
+    def _check_name_is_free(self, ctx: Evaluation, name: str) -> None:
+        if any(each.name == name and each.version for each in self.dropped(ctx)):
+            raise Unavailable(
+                f"a queue {name!r} was dropped, and some ranges do not know that yet; nothing was "
+                "changed: try again",
+                retry_after=0.05,
+            )
+
+    def all_know(self, ctx: Evaluation, version: int) -> list[int]:
+        """Note that all ranges have learned a version; return which queues were dropped by then."""
+        known = [each for each in self.dropped(ctx) if 0 < each.version <= version]
+        for each in known:
+            key = self._dropped + keys.u32(each.number)
+            ctx.writes[key] = stored = _encode(msgspec.structs.replace(each, version=0))
+            ctx.grow(len(key) + len(stored))
+        return [each.number for each in known]
 
     def _nobodys(self, ctx: Evaluation, name: str) -> list[QueueDefinition]:
         """Return definitions for the rest of a queue whose definition is damaged.
@@ -348,9 +471,10 @@ class Definitions:
             if number not in numbers:
                 found.append(QueueDefinition(name, number, ctx.timestamp, NOBODY_KNOWS))
 
-    def forget(self, ctx: Evaluation, definition: QueueDefinition) -> None:
-        """Forget a dropped queue that is empty."""
-        ctx.writes[self._dropped + keys.u32(definition.number)] = None
+    def forget(self, ctx: Evaluation, number: int) -> None:
+        """Forget a dropped queue that is empty, unless not all ranges know that it was dropped."""
+        if not any(each.number == number and each.version for each in self.dropped(ctx)):
+            ctx.writes[self._dropped + keys.u32(number)] = None
 
     def _put(self, ctx: Evaluation, definition: QueueDefinition) -> None:
         ctx.writes[self._prefix + definition.name.encode()] = stored = _encode(definition)

@@ -31,6 +31,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
@@ -43,7 +45,9 @@ from postroom.messaging.queues.definitions import (
     no_such_queue,
     retention,
 )
+from postroom.messaging.queues.learning import Learning
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.news import DefinitionNews
 from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, index_in_use
 from postroom.messaging.queues.requests import (
     CreateQueue,
@@ -53,6 +57,7 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
     UpdateQueue,
 )
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
 from postroom.ranges.state import APPLIED_RECORD
@@ -72,10 +77,13 @@ class Directory:
     Args:
         range_id: the id of the range.
         host: the host that managers are given.
+        news: the definitions that the node has heard of.
         begin: a function that makes a manager from the stored state, or raises ``QueueDamaged``.
         on_dropped: called with the queue that is gone.
 
     Attributes:
+        is_root: whether definitions are changed here.
+        learning: what a range that is not the root has learned of them.
         definitions: the stored definitions.
         defined: the definitions of the sound queues, by name.
         by_name: the managers of the queues in use, by name.
@@ -87,10 +95,15 @@ class Directory:
         self,
         range_id: int,
         host: RangeQueues,
+        news: DefinitionNews,
         begin: Callable[[QueueDefinition], Manager],
         on_dropped: Callable[[str, Manager | None], None],
     ) -> None:
         self._range_id = range_id
+        self.is_root = range_id == ROOT_ID
+        self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
+        self._news = news
+        self.learning = Learning(range_id, news)
         self._host = host
         self._begin = begin
         self._on_dropped = on_dropped
@@ -102,7 +115,6 @@ class Directory:
         self._set_aside: dict[str, QueueDefinition] = {}
         self._logged: set[str] = set()
         self._reordered: list[Manager] = []
-        self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._last: Stored | None = None
         self._forget_above = MANAGERS_KEPT
 
@@ -120,7 +132,9 @@ class Directory:
         Raises:
             Invalid: there is no such queue.
             QueueDamaged: it is set aside.
+            Unavailable: the range has yet to learn of it.
         """
+        self.learning.check()
         manager = self.manager(name)
         if manager is None:
             self._check_not_damaged(name, None)
@@ -129,7 +143,7 @@ class Directory:
 
     def in_use(self, name: str) -> Manager | None:
         """Return the manager of a queue, if ``find`` needs only look it up."""
-        return None if self._reordered else self.by_name.get(name)
+        return self.by_name.get(name) if self.learning.knows and not self._reordered else None
 
     def manager(self, name: str) -> Manager | None:
         """Return the manager of a queue, as applied, or `None` if it is unknown or damaged."""
@@ -190,10 +204,8 @@ class Directory:
             reader: the stored state.
             wall: now, by the trusted wall clock.
         """
-        known, unreadable = self.definitions.read_all(reader)
-        dropped = [each for each in known if each.dropped]
-        defined = {each.name: each for each in known if not each.dropped}
-        applied = reader.get(self._applied_key)
+        defined, dropped, unreadable = self._read_definitions(reader)
+        applied = self._applied(reader)
         self._last = found = Stored(applied, wall, defined, dropped, unreadable, {}, {}, [])
         by_number = {each.number: each for each in defined.values()}
         for seen in survey(reader, self._range_id, wall):
@@ -214,10 +226,69 @@ class Directory:
     def take_stored(self, reader: Reader, wall: int) -> Stored:
         """Return the last answer if nothing was applied since, else read again."""
         last = self._last
-        if last is None or last.applied != reader.get(self._applied_key):
+        if last is None or last.applied != self._applied(reader):
             last = self.read_stored(reader, wall)
         self._last = None
         return last
+
+    def _applied(self, reader: Reader) -> tuple[bytes | None, int]:
+        """Return what tells whether something was applied that is read here."""
+        return reader.get(self._applied_key), self._news.version
+
+    def _read_definitions(
+        self, reader: Reader
+    ) -> tuple[dict[str, QueueDefinition], list[QueueDefinition], list[QueueDamaged]]:
+        """Return the definitions by name, the dropped queues that are not empty here, and errors.
+
+        They are those of the store at the root. Another range has what its node has heard of.
+        """
+        if not self.is_root:
+            news = self._news
+            return dict(news.by_name), self.dropped_here(reader), [*news.unreadable.values()]
+        known, unreadable = self.definitions.read_all(reader)
+        dropped = [each for each in known if each.dropped]
+        return {each.name: each for each in known if not each.dropped}, dropped, unreadable
+
+    def dropped_here(self, reader: Reader) -> list[QueueDefinition]:
+        """Return the queues that have counters in this range, and were dropped."""
+        news, prefix = self._news, keys.queue_counters_prefix(self._range_id, self._host.index)
+        if news.unreadable:
+            return []  # each of the numbers may be one of theirs
+        there = {each.number for each in (*news.by_name.values(), *self.defined.values())}
+        numbers = [
+            int(key[len(prefix) :]) for key, _ in reader.iterate(prefix, keys.after_prefix(prefix))
+        ]
+        return [
+            QueueDefinition(f"number {number}", number, 0, NOBODY_KNOWS, dropped=True)
+            for number in numbers
+            if number not in there and number <= news.highest
+        ]
+
+    # --- definitions that have changed at the root
+
+    def take(
+        self, name: str, definition: QueueDefinition | None, unreadable: QueueDamaged | None
+    ) -> None:
+        """Take what the range has learned to be defined under a name.
+
+        Args:
+            name: the name.
+            definition: the queue, as it is defined now; ``None``: there is none, or it is damaged.
+            unreadable: why its definition cannot be read.
+        """
+        known = self.defined.get(name) or self._set_aside.get(name)
+        if unreadable is not None:
+            self.set_aside(unreadable, known)
+        elif known is not None and definition is not None and known.number == definition.number:
+            self._changed(definition)
+        else:
+            if known is not None:
+                self._has_dropped(name, [msgspec.structs.replace(known, dropped=True)])
+            elif self.damaged.pop(name, None) is not None:
+                self._host.find_dropped()  # its number was not known
+            if definition is not None:
+                self.defined[name] = definition
+                self.manager(name)  # another leaseholder may have served it already
 
     # --- damaged queues
 
@@ -267,7 +338,9 @@ class Directory:
 
         Raises:
             QueueDamaged: it is set aside.
+            Unavailable: the range has yet to learn of it.
         """
+        self.learning.check()
         made = ctx.scratch.get(Changed)
         if made is None:
             # They were reordered by a proposal that never came about, or is applied now.
@@ -313,11 +386,9 @@ class Directory:
         return made
 
     def _create(self, ctx: Evaluation, request: CreateQueue) -> None:
-        if not self._host.bounds.is_whole:
-            raise Invalid(
-                f"the store has several ranges, and queues need a store of one; the queue "
-                f"{request.name!r} was not made: keep it in a store that is not split"
-            )
+        self._check_alone(request)
+        self._check_root(f"the queue {request.name!r} was not made")
+        self._check_limits(request.name, request.settings)
         definition = self.definitions.create(ctx, request)
         if definition is None:
             self._check_not_damaged(request.name, self.definitions.read(ctx, request.name))
@@ -327,6 +398,13 @@ class Directory:
         self._changes(ctx)[definition.number] = manager
         ctx.after.append(lambda: self._has_made(definition, manager))
 
+    def _check_alone(self, request: CreateQueue) -> None:
+        if not self._host.bounds.is_whole:
+            raise Invalid(
+                f"the store has several ranges, and queues need a store of one; the queue "
+                f"{request.name!r} was not made: keep it in a store that is not split"
+            )
+
     def _has_made(self, definition: QueueDefinition, manager: Manager) -> None:
         self.defined[definition.name] = definition
         self.by_name[definition.name] = manager
@@ -334,13 +412,20 @@ class Directory:
         self._host.wake_by(manager, self._host.monotonic())
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
+        self._check_root(f"the queue {request.name!r} was not changed")
         manager, before = self.find(ctx, request.name)
         definition = self.definitions.update(ctx, request)
+        self._check_limits(request.name, definition.settings)
         is_empty = not (manager.counted.live or any(note[0] is manager for note in ctx.notes))
         if definition.settings.order != before.order and not is_empty:
             raise Invalid(
                 f"the queue {request.name!r} was not changed: its order can change only while no "
                 "message is scheduled, ready or leased"
+            )
+        if definition.settings.order != before.order and not self._host.bounds.is_whole:
+            raise Invalid(
+                f"the queue {request.name!r} was not changed: its order can change only in a store "
+                "of one range: make another queue"
             )
         self._changes(ctx)
         ctx.after.append(lambda: self._changed(definition))
@@ -354,10 +439,29 @@ class Directory:
             manager.change(definition)
 
     def _drop(self, ctx: Evaluation, request: DropQueue) -> None:
+        self._check_root(f"the queue {request.name!r} was not dropped")
         known = self.defined.get(request.name) or self._set_aside.get(request.name)
-        dropped = self.definitions.drop(ctx, request, known)
+        is_alone = self._host.bounds.is_whole
+        dropped = self.definitions.drop(ctx, request, known, is_alone=is_alone)
         self._changes(ctx)
         ctx.after.append(lambda: self._has_dropped(request.name, dropped))
+        if not is_alone:
+            ctx.after.append(self._host.tell_drops)
+
+    def _check_root(self, nothing: str) -> None:
+        if not (self.is_root or self._host.bounds.is_whole):
+            raise Invalid(
+                f"{nothing}: a store of several ranges changes queues in their first one: do that "
+                "in a transaction of its own"
+            )
+
+    def _check_limits(self, name: str, settings: QueueSettings) -> None:
+        has_limits = settings.max_concurrency is not None or settings.max_rate is not None
+        if has_limits and not self._host.bounds.is_whole:
+            raise Invalid(
+                f"the queue {name!r} was not changed: max_concurrency and max_rate need a store of "
+                "one range; group_max_concurrency and group_max_rate do not"
+            )
 
     def _has_dropped(self, name: str, dropped: list[QueueDefinition]) -> None:
         is_damaged = self.damaged.pop(name, None) is not None
@@ -481,7 +585,7 @@ class Stored(NamedTuple):
     """The stored queues of a range.
 
     Attributes:
-        applied: the applied index at which they were read.
+        applied: the applied record, and the version of the definitions, at which they were read.
         wall: when they were read, by the trusted wall clock.
         defined: the definitions of the queues, by name.
         dropped: the definitions of queues that are being emptied.
@@ -491,7 +595,7 @@ class Stored(NamedTuple):
         held: the queues with leased messages.
     """
 
-    applied: bytes | None
+    applied: tuple[bytes | None, int]
     wall: int
     defined: dict[str, QueueDefinition]
     dropped: list[QueueDefinition]

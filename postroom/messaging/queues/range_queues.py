@@ -16,7 +16,7 @@ answered (:mod:`.claiming`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -51,6 +51,9 @@ from postroom.messaging.queues.records import (
 )
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
+    LearnDefinitions,
+    Learned,
+    NoteAllKnow,
     QueueDefinition,
     SetSchedule,
     TrimArchive,
@@ -60,7 +63,7 @@ from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.ports import Registry
+from postroom.ranges.ports import Registry, ServiceWakeUp
 
 SET_BACK: Final = from_seconds(periodic.SET_BACK_SECONDS)
 POLL_SECONDS_MIN: Final = 0.05
@@ -95,6 +98,7 @@ class RangeQueues:
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
         index: the kind of the index of queues that is in use.
+        drops: the wake-up of the service that has all ranges learn of dropped queues, if any.
         bounds, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
@@ -105,6 +109,7 @@ class RangeQueues:
         self._environment = environment
         self._to_look: dict[Manager, None] = {}
         self.is_wanted = False
+        self.drops: ServiceWakeUp | None = None
         self._fired: list[Manager] = []
         self._advancing: Manager | None = None
         self._stepped: list[Manager] = []
@@ -123,7 +128,10 @@ class RangeQueues:
         )  # fmt: skip
         self._wall_seen = self._kept_seen = 0
         self._troubles: dict[str, Trouble] = {}
-        self._directory = Directory(range_id, self, self._begin, self._has_dropped)
+        self._directory = Directory(
+            range_id, self, environment.news, self._begin, self._has_dropped
+        )
+        self._learning = self._directory.learning
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.in_use = self._directory.in_use
@@ -141,7 +149,11 @@ class RangeQueues:
         settling.register(self._enqueueing, registry)
         registry.writes[TrimArchive] = partial(trim, self._enqueueing)
         registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
-        registry.commands[AdvanceQueues] = self.advance
+        registry.commands |= {
+            AdvanceQueues: self.advance,
+            LearnDefinitions: self.learn,
+            NoteAllKnow: self.note_all_know,
+        }
         self._claiming.register(registry)
         Results(self._directory.find, self._directory.known, self.waits).register(registry)
         prepared.register(self._directory, self._enqueueing, registry)
@@ -164,16 +176,21 @@ class RangeQueues:
         if not is_whole:
             return
         directory = self._directory
+        self._learning.begin(stored, self)
         found = directory.take_stored(stored, self.by_wall())
         for error in found.unreadable:
             directory.set_aside(error, None)
         directory.defined.update(found.defined)
-        for definition in found.dropped:
-            self._dropped[definition.number] = Manager(self._range_id, definition, self)
+        self._empty_later(found.dropped)
         self._wall_seen, self._kept_seen = found.wall, self.kept()
         self._agenda.begin(found.by_timestamp, found.by_wall)
         for name in found.held:  # its clients may have gone, and its leases may end
             directory.manager(name)
+
+    def _empty_later(self, dropped: list[QueueDefinition]) -> None:
+        for definition in dropped:
+            if definition.number not in self._dropped:
+                self._dropped[definition.number] = Manager(self._range_id, definition, self)
 
     def _wall_was_set_back(self) -> None:
         """Find the next ticks anew that were found by a wall clock that was ahead."""
@@ -259,6 +276,7 @@ class RangeQueues:
 
     def end(self) -> None:
         """Forget everything, at the end of the lease."""
+        self._learning.end()
         for manager in self._by_name.values():
             manager.end(None)
         self._directory.clear()
@@ -278,8 +296,10 @@ class RangeQueues:
             A timestamp; 0: never. Queues that are damaged have nothing to do.
         """
         wall = self.by_wall
-        found = self._directory.read_stored(stored, wall())
-        if found.dropped or found.held:
+        self._learning.begin(stored, self)
+        found, has_news = self._directory.read_stored(stored, wall()), self._learning.has_news
+        self._learning.end()
+        if found.dropped or found.held or has_news:
             return 1
         first = min(found.by_timestamp.values(), default=0)
         moment = min(found.by_wall.values(), default=0)
@@ -294,6 +314,48 @@ class RangeQueues:
             self._claiming.forget(manager)
             manager.end(Invalid(f"the queue {name!r} was dropped; nothing was claimed"))
         self._environment.wake()
+
+    # --- definitions
+
+    def heard(self, names: Iterable[str]) -> None:
+        """Hear which queues have changed at the root."""
+        if self._learning.hear(names):
+            assert self._stored is not None
+            self.restart(self._stored)  # until now this node knew less than the range
+        if self._learning.has_news:
+            self._environment.wake()
+
+    def learn(self, ctx: Evaluation, _: LearnDefinitions) -> Learned:
+        """Evaluate ``LearnDefinitions``."""
+        return Learned(self._learning.learn(ctx, self._directory.take), self.bounds.end)
+
+    def find_dropped(self) -> None:
+        """Look for queues that are not empty here, and were dropped."""
+        assert self._stored is not None
+        self._empty_later(self._directory.dropped_here(self._stored))
+
+    def note_all_know(self, ctx: Evaluation, request: NoteAllKnow) -> None:
+        """Evaluate ``NoteAllKnow``: forget the queues that were empty before."""
+        definitions = self._directory.definitions
+        for number in definitions.all_know(ctx, request.version):
+            if number not in self._dropped:
+                definitions.forget(ctx, number)
+
+    def untold(self) -> int:
+        """Return the version with which the last queue was dropped that some ranges may serve.
+
+        0: there is none.
+        """
+        assert self._stored is not None
+        definitions = self._directory.definitions
+        dropped = max((each.version for each in definitions.dropped(self._stored)), default=0)
+        # An image has the versions of another store.
+        return min(dropped, definitions.version(self._stored))
+
+    def tell_drops(self) -> None:
+        """Wake the service that has all ranges learn of dropped queues."""
+        if self.drops is not None:
+            self.drops.set()
 
     # --- firing
 
@@ -428,6 +490,7 @@ class RangeQueues:
         """Evaluate ``AdvanceQueues``: do what is due in all queues; the rider then fires."""
         if Changed in ctx.scratch:
             return Moved(0, more=True, next_due=0)
+        self._learning.learn(ctx, self._directory.take)
         if self._directory.has_too_many:
             self._directory.forget_some({note[0] for note in ctx.notes})
         now, more = self.monotonic(), False
@@ -487,7 +550,8 @@ class RangeQueues:
             if empty(ctx, manager, messages_max, bytes_max):
                 more = True
             else:
-                self._directory.definitions.forget(ctx, manager.definition)
+                if self._directory.is_root:
+                    self._directory.definitions.forget(ctx, number)
                 ctx.after.append(partial(self._is_empty, number))
             self._grew(manager, ctx.bytes - bytes_before)
         return more
@@ -514,7 +578,7 @@ class RangeQueues:
         kept_before, self._kept_seen = self._kept_seen, self.kept()
         if self._kept_seen < kept_before:
             self._purge_earlier()
-        if self._directory.has_too_many:
+        if self._directory.has_too_many or self._learning.has_news:
             return True
         for manager in list(self._to_look):
             if not len(manager.consumers):

@@ -148,6 +148,17 @@ class QueueDefinition(msgspec.Struct, frozen=True, array_like=True):
     dropped: bool = False
 
 
+class DroppedQueue(QueueDefinition, frozen=True, array_like=True):
+    """A dropped queue as it is stored.
+
+    Attributes:
+        version: the version of the definitions with which it was dropped, as long as ranges may not
+            have learned that; 0: all have.
+    """
+
+    version: int = 0
+
+
 class ToldQueue(QueueDefinition, frozen=True, array_like=True):
     """A queue in an answer.
 
@@ -709,6 +720,36 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
 
 
 # --- maintenance ----------------------------------------------------------------------------------
+
+
+class Learned(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``LearnDefinitions``.
+
+    Attributes:
+        version: the version of the definitions that the range has learned.
+        end: the end of its keys.
+    """
+
+    version: int
+    end: bytes | None
+
+
+class LearnDefinitions(ConcernsRange, Maintenance, frozen=True, tag="learn_definitions"):
+    """A request to a range to learn the definitions that its node has heard of."""
+
+    answer: ClassVar = Learned
+    since: ClassVar = 2
+    is_served_in_restore: ClassVar = False
+
+
+class NoteAllKnow(ConcernsRange, Maintenance, frozen=True, tag="note_all_know"):
+    """A request to note that all ranges have learned a version of the definitions."""
+
+    answer: ClassVar = None
+    since: ClassVar = 2
+    is_served_in_restore: ClassVar = False
+
+    version: TimestampNumber
 
 
 class AdvanceQueues(ConcernsRange, Maintenance, frozen=True, tag="advance_queues"):

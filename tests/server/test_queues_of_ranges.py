@@ -1,0 +1,187 @@
+"""Queues of a node with several ranges: made at the root, served in each range for its keys."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from postroom.errors import Invalid, Unavailable
+from postroom.kv import keys
+from postroom.messaging.queues.directory import Directory
+from postroom.messaging.queues.learning import Learning
+from postroom.messaging.queues.queries import ReadQueues
+from postroom.messaging.queues.requests import (
+    ClaimQueue,
+    ClaimSelection,
+    CreateQueue,
+    DropQueue,
+    EnqueueInQueue,
+    QueueSettings,
+    UpdateQueue,
+)
+from postroom.ranges.requests import CommitTransaction
+from tests.client.stores import Store
+from tests.server.splitting import ask, hosted, split
+
+Q: Final = "work"
+KEYS: Final = (b"a", b"n", b"z")
+"""A key of each range."""
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """Return a store with three ranges."""
+    monkeypatch.setattr(Directory, "_check_alone", lambda *_: None)
+    made = Store()
+    for key in (b"m", b"w"):
+        split(made, key)
+    yield made
+    made.db.close()
+
+
+def commit(store: Store, write: Any, anchor: bytes = b"") -> Any:
+    id_ = store.driver.next_id()
+    now = store.node.clock.reading()
+    return ask(store, CommitTransaction(id_, now, 60.0, 0, anchor, [], [], [write]))
+
+
+def create(store: Store, **settings: Any) -> None:
+    commit(store, CreateQueue(Q, QueueSettings(**settings)))
+    store.advance(0.1)
+
+
+def enqueue(store: Store, key: bytes, suffix: bytes = b"") -> None:
+    id_ = key + suffix
+    commit(store, EnqueueInQueue(Q, id_, "", id_, b"payload"), anchor=id_)
+
+
+def ranges(store: Store) -> list[int]:
+    """Return the ids of the ranges in the order of their keys."""
+    return [store.node.replicas.by_key(key).range_id for key in KEYS]  # type: ignore[union-attr]
+
+
+def counted(store: Store, what: str) -> list[int]:
+    """Return a counter of the queue in each range."""
+    queues = [hosted(store, each).messaging.queues for each in ranges(store)]
+    return [getattr(each._directory.known(Q).counted, what) for each in queues]
+
+
+def bodies(store: Store) -> int:
+    """Return how many messages are stored."""
+    found = [raw for raw, _ in store.node.engine.iterate(keys.DATA, keys.DATA_END)]
+    return sum(raw[raw.index(keys.END_OF_KEY, 1) + 2 :][:1] == keys.QUEUE_BODY for raw in found)
+
+
+def claim(store: Store, key: bytes) -> list[bytes]:
+    """Claim what is ready in the range of a key."""
+    replica = store.node.replicas.by_key(key)
+    assert replica is not None
+    bounds = replica.bounds
+    consumer = store.driver.next_id()[:8] + next(_numbers).to_bytes(8, "big")
+    request = ClaimQueue(Q, consumer, 10, ClaimSelection(bounds.start, bounds.end))
+    if bounds.end is None:
+        request = ClaimQueue(Q, consumer, 10, ClaimSelection(bounds.start, None))
+    return [each.id for each in ask(store, request).messages]
+
+
+def test_each_range_serves_the_messages_of_its_keys(store: Store) -> None:
+    create(store)
+    for key in KEYS:
+        enqueue(store, key)
+    assert counted(store, "ready") == [1, 1, 1]
+    assert [claim(store, key) for key in KEYS] == [[key] for key in KEYS]
+    assert counted(store, "leased") == [1, 1, 1]
+
+
+def test_a_pause_holds_in_every_range(store: Store) -> None:
+    create(store)
+    for key in KEYS:
+        enqueue(store, key)
+    commit(store, UpdateQueue(Q, {}, paused=True))
+    store.advance(0.1)
+    assert [claim(store, key) for key in KEYS] == [[]] * 3
+    commit(store, UpdateQueue(Q, {}, paused=False))
+    store.advance(0.1)
+    assert [claim(store, key) for key in KEYS] == [[key] for key in KEYS]
+
+
+def test_a_dropped_queue_is_emptied_in_every_range_and_can_be_made_anew(store: Store) -> None:
+    create(store)
+    for key in KEYS:
+        enqueue(store, key)
+    commit(store, DropQueue(Q))
+    store.advance(2.0)
+    assert bodies(store) == 0
+    create(store)
+    for key in KEYS:
+        enqueue(store, key, b"new")
+    store.advance(2.0)
+    assert bodies(store) == 3
+    assert [claim(store, key) for key in KEYS] == [[key + b"new"] for key in KEYS]
+    dropped = keys.dropped_queues_prefix(1)
+    assert [*store.node.engine.iterate(dropped, keys.after_prefix(dropped))] == []
+
+
+def test_a_name_is_not_free_before_all_ranges_have_learned_that_it_was_dropped(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(Learning, "has_news", False)
+        commit(store, DropQueue(Q))
+        store.advance(5.0)
+        with pytest.raises(Unavailable, match="was dropped"):
+            create(store)
+    store.advance(5.0)
+    create(store)
+    enqueue(store, b"z")
+    assert claim(store, b"z") == [b"z"]
+
+
+def test_a_lease_that_begins_anew_knows_the_queues(store: Store) -> None:
+    create(store)
+    enqueue(store, b"z")
+    replica = hosted(store, ranges(store)[2]).replica
+    replica.begin_anew()
+    store.advance(0.1)
+    assert claim(store, b"z") == [b"z"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_concurrency": 7}, {"max_rate": 10.0}], ids=["concurrency", "rate"]
+)
+def test_limits_of_the_whole_queue_are_refused(store: Store, settings: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="store of one range"):
+        create(store, **settings)
+    create(store, group_max_concurrency=7)
+    with pytest.raises(Invalid, match="store of one range"):
+        commit(store, UpdateQueue(Q, settings))
+    assert [each.name for each in ask(store, ReadQueues())] == [Q]
+
+
+def test_the_order_of_a_queue_does_not_change(store: Store) -> None:
+    create(store)
+    with pytest.raises(Invalid, match="order"):
+        commit(store, UpdateQueue(Q, {"order": "group"}))
+
+
+def test_a_definition_changes_only_at_the_root(store: Store) -> None:
+    for write in (CreateQueue(Q, QueueSettings()), DropQueue(Q)):
+        with pytest.raises(Invalid, match="transaction of its own"):
+            commit(store, write, anchor=b"z")
+
+
+def test_ranges_that_have_learned_of_all_queues_write_nothing(store: Store) -> None:
+    create(store)
+    store.advance(1.0)
+    before = [hosted(store, each).replica.state.applied_index() for each in ranges(store)]
+    store.advance(1.0)
+    for each in ranges(store):
+        assert not hosted(store, each).messaging.queues.is_due()
+    after = [hosted(store, each).replica.state.applied_index() for each in ranges(store)]
+    assert before == after
