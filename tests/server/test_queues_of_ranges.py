@@ -83,9 +83,8 @@ def claim(store: Store, key: bytes) -> list[bytes]:
     assert replica is not None
     bounds = replica.bounds
     consumer = store.driver.next_id()[:8] + next(_numbers).to_bytes(8, "big")
-    request = ClaimQueue(Q, consumer, 10, ClaimSelection(bounds.start, bounds.end))
-    if bounds.end is None:
-        request = ClaimQueue(Q, consumer, 10, ClaimSelection(bounds.start, None))
+    homes = (bounds.start, bounds.end)
+    request = ClaimQueue(Q, consumer, 10, ClaimSelection(), homes=homes)
     return [each.id for each in ask(store, request).messages]
 
 

@@ -30,6 +30,8 @@ from tests.messaging.one_range import OneRange
 
 Q: Final = "work"
 RANGE_ID: Final = 2
+HOMES: Final = b"m", None
+"""The keys of the range."""
 
 _numbers = itertools.count(1)
 
@@ -82,7 +84,7 @@ class Part(OneRange):
 
     def claim(self, number: int = 10) -> list[StoredQueueMessage]:
         consumer = b"a client" + next(_numbers).to_bytes(8, "big")
-        asked = self.ask(ClaimQueue(Q, consumer, number, ClaimSelection(b"m", None)))
+        asked = self.ask(ClaimQueue(Q, consumer, number, ClaimSelection(), homes=HOMES))
         if not asked.answers:
             self.advance()
         [(claimed, error)] = asked.answers
@@ -154,7 +156,7 @@ def test_a_range_empties_its_part_of_a_queue_that_was_dropped() -> None:
 def test_a_claim_that_waits_is_told_that_its_queue_was_dropped() -> None:
     one = part(queue(1))
     consumer = b"a client" + bytes(8)
-    asked = one.ask(ClaimQueue(Q, consumer, 1, ClaimSelection(b"m", None), wait=True))
+    asked = one.ask(ClaimQueue(Q, consumer, 1, ClaimSelection(), wait=True, homes=HOMES))
     one.hear(Q, None)
     one.advance()
     [(_, error)] = asked.answers
