@@ -365,9 +365,19 @@ class Directory:
         return manager, definition.settings
 
     def stands(self, name: str, number: int) -> bool:
-        """Return whether a queue has not been dropped, be it damaged or not."""
+        """Return whether a queue has not been dropped, be it damaged or not.
+
+        Raises:
+            Unavailable: the range has yet to learn of it.
+        """
+        self.learning.check()
         known = self.defined.get(name) or self._set_aside.get(name)
-        return known is not None and known.number == number
+        if known is None and name in self.damaged:
+            return True  # its number is unknown
+        if known is not None and known.number == number:
+            return True
+        self.learning.check_number(number)
+        return False
 
     def _check_not_damaged(self, name: str, definition: QueueDefinition | None) -> None:
         why, known = self.damaged.get(name), self._set_aside.get(name)

@@ -86,11 +86,23 @@ class Learning:
             Unavailable: it has not, so nothing can be said of any queue.
         """
         if not self.knows:
-            raise Unavailable(
-                f"range {self._range_id} has yet to learn which queues there are; nothing was "
-                "changed: try again",
-                retry_after=0.02,
-            )
+            raise self._ignorance()
+
+    def check_number(self, number: int) -> None:
+        """Check that the range would know a queue of this number, if that was not dropped.
+
+        Raises:
+            Unavailable: the queue may be new.
+        """
+        if not self._is_root and (self.has_news or number > self._news.highest):
+            raise self._ignorance()
+
+    def _ignorance(self) -> Unavailable:
+        return Unavailable(
+            f"range {self._range_id} has yet to learn which queues there are; nothing was "
+            "changed: try again",
+            retry_after=0.02,
+        )
 
     @property
     def has_news(self) -> bool:

@@ -284,6 +284,8 @@ class Participation:
             )
             try:
                 yield from self._carry_out(ctx, ctx, evaluations)
+            except Unavailable:
+                raise  # for now: it is asked again
             except Error:
                 _log.critical(
                     "a committed transaction cannot be carried out here: its keys stay as they "

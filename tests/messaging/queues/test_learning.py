@@ -203,6 +203,19 @@ def test_a_node_that_lags_serves_no_queue_and_deletes_none_that_it_has_not_heard
     assert [each.id for each in lagging.claim()] == [b"x", b"y"]
 
 
+def test_a_change_that_came_for_a_queue_waits_until_the_range_knows_what_became_of_it() -> None:
+    one = part(queue(1))
+    stands = one.messaging.queues._directory.stands
+    assert stands(Q, 1)
+    with pytest.raises(Unavailable, match="yet to learn"):
+        stands(Q, 2)
+    one.hear(Q, queue(2))
+    with pytest.raises(Unavailable, match="yet to learn"):
+        stands(Q, 2)
+    one.advance()
+    assert (stands(Q, 1), stands(Q, 2)) == (False, True)
+
+
 def test_a_leaseholder_whose_node_has_heard_of_more_learns_before_it_serves() -> None:
     one = part(queue(1))
     one.enqueue(b"old")

@@ -12,6 +12,11 @@ import pytest
 
 from postroom.kv import keys
 from postroom.messaging.handover.sending import SendingService
+from postroom.messaging.queues.definitions import (
+    DEFINITIONS_RECORD,
+    Definitions,
+    encode_version,
+)
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
@@ -24,6 +29,7 @@ from postroom.messaging.queues.requests import (
     StoredQueueMessage,
 )
 from postroom.ranges.bounds import Bounds
+from postroom.ranges.contract import ROOT_ID
 from tests.messaging.one_range import Notice
 from tests.ranges.transactions.participant import Participant, answer_of
 from tests.ranges.transactions.several import Leaseholder, Several
@@ -50,6 +56,10 @@ def create(member: Participant, queue: str = Q, **settings: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bounds, "is_whole", True)
         member.commit(CreateQueue(queue, QueueSettings(**settings)), anchor=descriptor.start)
+    if member.range_id != ROOT_ID:
+        learned = encode_version(Definitions(ROOT_ID).version(member.engine))
+        key = keys.record_key(member.range_id, DEFINITIONS_RECORD)
+        member.engine.write({key: learned}, sync=True)
 
 
 def claim(member: Participant, number: int = 10, **options: Any) -> list[StoredQueueMessage]:

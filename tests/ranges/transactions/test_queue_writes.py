@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import LeaseLost
+from postroom.errors import LeaseLost, Unavailable
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
@@ -325,3 +325,18 @@ def test_a_later_ballot_of_a_transaction_ends_an_attempt_once(store: Several) ->
     assert counted(member).acknowledged == 0
     member.resolve(id_, prepared.timestamp + SECOND, Ballot(1, 1, 2))
     assert counted(member).acknowledged == 1
+
+
+def test_a_committed_message_waits_until_the_range_has_learned_which_queues_there_are(
+    member: Participant, caplog: pytest.LogCaptureFixture
+) -> None:
+    id_ = transaction_id()
+    prepared = member.prepare(id_, message(b"k"))
+    learning = member.messaging.queues._directory.learning
+    learning.knows = False
+    with pytest.raises(Unavailable, match="yet to learn"):
+        member.resolve(id_, prepared.timestamp)
+    assert (member.records(), caplog.records) == (1, [])
+    learning.knows = True
+    member.resolve(id_, prepared.timestamp)
+    assert counted(member).ready == 1
