@@ -11,11 +11,11 @@ Only the root changes definitions. The replica of the root on each node observes
 queues have changed; if the replica has missed changes, all definitions are read again. Nothing is
 read before a range other than the root serves here.
 
-What a range knows of queues is in its own log: its record ``definitions`` tells the version that it
-has learned. It changes its queues only with a proposal that writes a later version. A next
+A range has in its own log which queues it knows: its record ``definitions`` tells the version that
+it has learned. It changes its queues only with a proposal that writes a later version. A next
 leaseholder on a node that lags therefore knows that it does, and serves no queue before its node
-has heard of that version. So no queue is forgotten that a message was enqueued in, and a queue that
-was dropped does not return.
+has heard of that version. Thus no queue is forgotten in which a message was enqueued, and a queue
+that was dropped does not return.
 
 A number that no definition has, and that is not above the highest number given out, is that of a
 queue that was dropped. One above it is of a queue that this node has not heard of yet.
