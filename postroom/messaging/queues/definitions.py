@@ -53,7 +53,7 @@ NUMBER_RECORD: Final = "queues"
 DEFINITIONS_RECORD: Final = "definitions"
 VERSION_KEY: Final = keys.record_key(ROOT_ID, DEFINITIONS_RECORD)
 """The key of the root's record of changes; other ranges have one of what they have learned."""
-NAMES_TOLD_MAX: Final = 1000
+NAMES_TOLD: Final = 1000
 """The number of changed queues in a proposal above which none is named, and all are read again."""
 LEASE_SECONDS_MIN: Final = 0.05
 _NUMBER_BYTES: Final = 4
@@ -412,7 +412,7 @@ class Definitions:
         if not ctx.is_written(VERSION_KEY):
             version, names = version + 1, []
         if names is not None:
-            names = [*names, name] if len(names) < NAMES_TOLD_MAX else None
+            names = [*names, name] if len(names) < NAMES_TOLD else None
         ctx.writes[VERSION_KEY] = _encode(_Version(version, names))
         ctx.grow(len(name) + len(VERSION_KEY))
         return version

@@ -20,7 +20,7 @@ from postroom.messaging.queues.definitions import (
     decode_version,
     encode_version,
 )
-from postroom.messaging.queues.news import DefinitionNews, Listener
+from postroom.messaging.queues.news import DefinitionNews, QueueListener
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
@@ -64,7 +64,7 @@ class Learning:
         self._changed: dict[str, int] = {}
         self._is_serving = self._is_behind = False
 
-    def begin(self, stored: Reader, listener: Listener) -> None:
+    def begin(self, stored: Reader, listener: QueueListener) -> None:
         """Begin with a new lease: from now on, memory has the definitions heard of by now."""
         if self._is_root:
             return

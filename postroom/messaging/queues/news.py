@@ -34,7 +34,7 @@ from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
 
 
-class Listener(Protocol):
+class QueueListener(Protocol):
     """The queues of a range that is not the root."""
 
     def heard(self, names: Iterable[str]) -> None:
@@ -58,14 +58,14 @@ class DefinitionNews:
     def __init__(self, stored: Reader) -> None:
         self._stored = stored
         self._definitions = Definitions(ROOT_ID)
-        self._listeners: WeakValueDictionary[int, Listener] = WeakValueDictionary()
+        self._listeners: WeakValueDictionary[int, QueueListener] = WeakValueDictionary()
         self._observed: list[bytes | None] = []
         self._is_read = False
         self.version = self.highest = 0
         self.by_name: dict[str, QueueDefinition] = {}
         self.unreadable: dict[str, QueueDamaged] = {}
 
-    def listen(self, range_id: int, listener: Listener) -> None:
+    def listen(self, range_id: int, listener: QueueListener) -> None:
         """Have the queues of a range hear of changes, and read all definitions if need be."""
         self._listeners[range_id] = listener
         if not self._is_read:

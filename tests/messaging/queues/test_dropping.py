@@ -84,7 +84,7 @@ def test_the_name_is_free_once_all_ranges_have_learned() -> None:
     assert ranges.asked == [2, 3]
 
 
-def test_nobody_is_asked_if_no_queue_was_dropped() -> None:
+def test_the_service_asks_nobody_if_no_queue_was_dropped() -> None:
     ranges = Ranges()
     assert run(ranges, 0) == ([math.inf], [])
     assert ranges.asked == []
