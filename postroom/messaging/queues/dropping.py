@@ -5,8 +5,8 @@
     a queue is dropped ─▶ each range, in the order of keys: LearnDefinitions ─▶ version, end
                              all have learned the drop ─▶ NoteAllKnow ─▶ its name is free
 
-A range answers with the end of its keys. The next one that is asked is the one behind it, also after
-splits of which this node has not heard. The right half of a split knows what the left one
+A range answers with the end of its keys. The next one that is asked is the one behind it, also
+after splits of which this node has not heard. The right half of a split knows what the left one
 knew. A range that cannot be asked now is asked later, and the name is not free before that.
 """
 
