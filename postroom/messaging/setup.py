@@ -168,14 +168,15 @@ class Messaging:
         """Return whether the queues are divided for a split."""
         return self._halves.queues.key is not None
 
-    def sum_up(self, ctx: Evaluation) -> None:
-        """Stage the counters, and wake the services if the proposal leaves entries for them."""
+    def sum_up(self, ctx: Evaluation) -> Iterator[None] | None:
+        """Stage the counters, and wake the services if the proposal leaves entries for them.
+
+        Return a generator if a turn has no room for what changes in divided queues.
+        """
         if ctx.tally:
             self.conservation.finish(ctx)
         if ctx.notes:
             sum_up(ctx)
-        if self.is_dividing:
-            self._halves.queues.follow(ctx)
         deliverable, executable = self.outboxes.deliverable, self.outboxes.executable
         if deliverable.has_stored:
             deliverable.has_stored = False
@@ -187,6 +188,7 @@ class Messaging:
             deliverable.outgoing.has_stored = executable.outgoing.has_stored = False
             if self.departures is not None:
                 ctx.after.append(self.departures.set)
+        return self._halves.queues.follow(ctx) if self.is_dividing else None
 
     # --- a keeper
 

@@ -104,8 +104,11 @@ class Companion(Protocol):
     def execute_deferred(self, ctx: Evaluation) -> Iterator[None] | None:
         """Carry out the updates that the requests have deferred; returns as ``deliver_sent``."""
 
-    def sum_up(self, ctx: Evaluation) -> None:
-        """Stage the records that sum up the tally and the notes of a proposal."""
+    def sum_up(self, ctx: Evaluation) -> Iterator[None] | None:
+        """Stage the records that sum up the tally and the notes of a proposal.
+
+        Return as ``deliver_sent`` does.
+        """
 
     def hear(self, written: WriteSet) -> None:
         """Hear what is applied, before any call is answered. Calls stand in line."""

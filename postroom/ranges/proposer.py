@@ -166,7 +166,13 @@ class Proposer:
         if self._feed.floor is not None:
             ctx.after.append(self._feed.followed(ctx.staged, ctx.last_commit))
         if ctx.tally or ctx.notes or self.companion.is_dividing:
-            self.companion.sum_up(ctx)
+            following = self.companion.sum_up(ctx)
+            if following is not None:
+                return self._follow_in_parts(ctx, following)
+        return self._list(ctx)
+
+    def _list(self, ctx: Evaluation) -> _Parts | None:
+        """List the garbage of a proposal, and extend the lease."""
         if ctx.garbage:
             listing = self._garbage.finish(ctx)
             if listing is not None:
@@ -211,6 +217,11 @@ class Proposer:
             yield
         finishing = self._finish(ctx)
         return b"" if finishing is None else (yield from finishing)
+
+    def _follow_in_parts(self, ctx: Evaluation, following: Iterator[None]) -> _Parts:
+        yield from following
+        rest = self._list(ctx)
+        return b"" if rest is None else (yield from rest)
 
     def _list_and_pack(self, ctx: Evaluation, listing: Iterator[None]) -> _Parts:
         yield from listing

@@ -4,7 +4,7 @@ The bodies and states of messages lie under user keys, and are the right half's 
 index of the queues, which is ordered by time, lies under the range. It is divided by copies::
 
     03 <left> 08 queue ...     the index: it alone serves until the split
-    03 <left> 0B queue ...     a copy of what stays  ─┐ DivideSome copies 2,000 records a step
+    03 <left> 0B queue ...     a copy of what stays  ─┐ DivideSome copies 1,000 records a step
     03 <right> 08 queue ...    a copy of what goes   ─┘ each proposal keeps up what is copied
          │ Split
          ▼
@@ -54,8 +54,11 @@ from postroom.ranges.evaluation import Evaluation, merged
 from postroom.ranges.split.records import decode_split, split_key
 from postroom.ranges.state import RIGHT_HALF_RECORD
 
-COPIED_AT_ONCE: Final = 2000
+COPIED_AT_ONCE: Final = 1000
 """The number of records that one step copies, or deletes."""
+KEPT_UP_AT_ONCE: Final = 1000
+"""The number of records whose copies are changed in one turn."""
+_OVER: Final = object()
 _NAMED: Final = 3
 
 
@@ -163,18 +166,20 @@ class QueueHalves:
             ctx.writes[self._right_half] = None
         return bool(spans)
 
-    def follow(self, ctx: Evaluation) -> None:
-        """Stage what a proposal, which is complete, changes in the copies."""
+    def follow(self, ctx: Evaluation) -> Iterator[None] | None:
+        """Stage what a proposal, which is complete, changes in the copies.
+
+        Return a generator if a turn has no room for all of it.
+        """
         division = self._divided(ctx)
         if division is None:
-            return
+            return None
         before = _divisions.decode(stored) if (stored := _stored(ctx, self._division)) else None
         index = _Index(self._range_id, index_in_use(ctx, self._range_id))
         copies = _Copies(ctx, index, division)
         copied = index.counters.lower if before is None else before.copied
-        copies.keep_up(copied)
-        copies.copy(copied, division.copied)
-        copies.count()
+        following = copies.follow(copied, division.copied)
+        return following if next(following, _OVER) is None else None
 
     # --- the end
 
@@ -297,22 +302,34 @@ class _Copies:
         self._after = _Proposed(ctx, self._changed)
         self._more: dict[int, dict[str, int]] = {}
 
-    def keep_up(self, copied: bytes) -> None:
-        """Change the copies of records that were copied before, and are changed."""
-        changed = self._changed[: bisect_left(self._changed, copied)]
-        for unit in dict.fromkeys(map(unit_of, changed)):
-            if self._is_counters(unit):
-                continue
-            before = cut(self._before, unit, self._before.get(unit), self._key)
-            self._put(unit, before)
+    def follow(self, copied: bytes, until: bytes) -> Iterator[None]:
+        """Keep up what is copied up to one key, copy up to another; yield after each turn's share.
 
-    def copy(self, copied: bytes, until: bytes) -> None:
+        Args:
+            copied: the key up to which everything was copied before the proposal.
+            until: the key up to which it is copied with the proposal.
+        """
+        changed = self._changed[: bisect_left(self._changed, copied)]
+        for number, unit in enumerate(dict.fromkeys(map(unit_of, changed)), 1):
+            self._keep_up(unit)
+            if not number % KEPT_UP_AT_ONCE:
+                yield
+        self._copy(copied, until)
+        self._count()
+
+    def _keep_up(self, unit: bytes) -> None:
+        """Change the copies of a record that was copied before."""
+        if not self._is_counters(unit):
+            before = cut(self._before, unit, self._before.get(unit), self._key)
+            self._put(unit, before, self._after.get(unit))
+
+    def _copy(self, copied: bytes, until: bytes) -> None:
         """Copy what the index has between two keys after the proposal."""
         for span in self._index.spans:
             lower, upper = max(span.lower, copied), min(span.upper, until)
-            for raw, _ in self._after.iterate(lower, upper) if lower < upper else ():
+            for raw, stored in self._after.iterate(lower, upper) if lower < upper else ():
                 if not self._is_counters(raw) and unit_of(raw) == raw:
-                    self._put(raw, NOTHING)
+                    self._put(raw, NOTHING, stored)
 
     def _is_counters(self, raw: bytes) -> bool:
         """Note the queue whose counters are copied, or changed; return whether they are."""
@@ -322,8 +339,8 @@ class _Copies:
         self._more.setdefault(int(raw[len(prefix) :]), {})
         return True
 
-    def _put(self, unit: bytes, before: Halves) -> None:
-        after = cut(self._after, unit, self._after.get(unit), self._key)
+    def _put(self, unit: bytes, before: Halves, stored: bytes | None) -> None:
+        after = cut(self._after, unit, stored, self._key)
         staged = self._ctx.staged
         if after.left != before.left:
             staged[self._left.twin(unit)] = after.left
@@ -334,7 +351,7 @@ class _Copies:
             if half.counter:
                 more[half.counter] = more.get(half.counter, 0) + sign * half.number
 
-    def count(self) -> None:
+    def _count(self) -> None:
         """Write the counters of both copies, of each queue that has changed."""
         staged, after = self._ctx.staged, self._after
         for number, more in self._more.items():

@@ -27,7 +27,7 @@ HELD_BACK: Final = "held back by the test"
 
 
 @contextmanager
-def divisible(copied_at_once: int = 2000) -> Iterator[None]:
+def divisible(copied_at_once: int = 1000) -> Iterator[None]:
     """Let ranges with queues split, and know the definitions of the root."""
     begin = Definitions.__init__
 
@@ -41,6 +41,7 @@ def divisible(copied_at_once: int = 2000) -> Iterator[None]:
         patch.setattr(Definitions, "__init__", of_root)
         patch.setattr(MessagingHalves, "_queues", no_queues)
         patch.setattr(dividing, "COPIED_AT_ONCE", copied_at_once)
+        patch.setattr(dividing, "KEPT_UP_AT_ONCE", copied_at_once)
         yield
 
 
