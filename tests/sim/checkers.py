@@ -32,6 +32,7 @@ from postroom.messaging.counters import Counters
 from postroom.messaging.handover import marks
 from postroom.messaging.handover.channels import Channel
 from postroom.messaging.handover.marks import Marks
+from postroom.messaging.queues.records import index_in_use
 from postroom.messaging.requests import (
     DeadLetterRecord,
     Deliverable,
@@ -105,7 +106,10 @@ class Content:
     must_be_listed: list[bytes] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
     queues: dict[bytes, bytes] = field(default_factory=dict)
-    """The stored records of queues, without the bodies and states of messages."""
+    """The stored records of queues, without the bodies and states of messages, and with the
+    definitions of the root. Those of copies for a split are left out."""
+    index: bytes = keys.QUEUES
+    """The index of queues that is in use."""
     said: dict[bytes, bytes] = field(default_factory=dict)
     """Bodies and states of their messages."""
     collected: int = 0
@@ -117,6 +121,9 @@ def read_content(disk: Reader, range_id: int = ROOT_ID) -> Content:
     """Sort out everything that a disk holds of a range."""
     content = Content(read_descriptor(disk, range_id))
     content.ceiling = _number(disk.get(_CEILING))
+    content.index = index_in_use(disk, range_id)
+    definitions = keys.queue_definitions_prefix(ROOT_ID)
+    content.queues.update(disk.iterate(definitions, keys.after_prefix(definitions)))
     for span in engine_spans(content.descriptor):
         for raw, stored in disk.iterate(*span):
             _SPACES[raw[:1]](content, raw, stored)
@@ -149,6 +156,8 @@ def _number(stored: bytes | None) -> int:
 
 def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
     kind, rest = raw[9:10], raw[10:]
+    if raw[1:9] > keys.u64(content.descriptor.range_id) and keys.is_of_queues(raw):
+        return  # a right half that is to come
     require(
         raw[1:9] == keys.u64(content.descriptor.range_id), f"a key of another range: {raw.hex()}"
     )
@@ -168,10 +177,21 @@ def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
         content.garbage.update(_decode(stored, type=list[bytes]))
     elif kind in {keys.MARKS, keys.PREPARED, keys.UNRESOLVED}:
         _read_spanning(content, kind, rest, stored)
-    elif kind == keys.QUEUES or rest.startswith(b"queue "):
-        content.queues[raw] = stored
+    elif kind in {keys.QUEUES, keys.OTHER_QUEUES} or b"queue " in rest[:12]:
+        _read_queues(content, raw, stored)
     else:
         _read_range_record(content, rest, stored)
+
+
+def _read_queues(content: Content, raw: bytes, stored: bytes) -> None:
+    """Read a record of the index in use, or of the counters beside it, as of the first index."""
+    range_id, index = content.descriptor.range_id, content.index
+    head, counters = raw[:9] + index, keys.queue_counters_prefix(range_id, index)
+    if raw.startswith(counters):
+        number = int(raw[len(counters) :])
+        content.queues[keys.queue_counters_key(range_id, number)] = stored
+    elif raw.startswith(head) and raw[10:14] != keys.u32(0):
+        content.queues[raw[:9] + keys.QUEUES + raw[10:]] = stored
 
 
 def _read_range_record(content: Content, name: bytes, stored: bytes) -> None:

@@ -19,6 +19,7 @@ from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import Ended, Entry, Holding
 from postroom.messaging.queues.requests import QueueDefinition
+from postroom.ranges.contract import ROOT_ID
 
 _decode: Final = msgspec.msgpack.decode
 _PARTS: Final = {
@@ -39,9 +40,9 @@ class _Lease(NamedTuple):
 class _Queue:
     """One queue as it is stored."""
 
-    def __init__(self, definition: QueueDefinition) -> None:
+    def __init__(self, definition: QueueDefinition, range_id: int) -> None:
         self.definition = definition
-        self.layout = records.QueueLayout(1, definition.number)
+        self.layout = records.QueueLayout(range_id, definition.number)
         self.counted = QueueCounts()
         self.entries: dict[str, list[Entry]] = defaultdict(list)
         self.leases: list[_Lease] = []
@@ -91,24 +92,26 @@ class _Queue:
 
 
 def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator[str]:
-    """Yield what is wrong with the queues of a disk.
+    """Yield what is wrong with the queues of a range on a disk.
 
     Args:
-        queues: what is stored of them; ``said``: the bodies and states of their messages.
+        queues: what is stored of them; ``said``: the bodies and states of their messages. The disk
+            may not know the definitions of some yet, or any more.
     """
+    range_id = max((int.from_bytes(key[1:9], "big") for key in queues), default=0)
     known: dict[bytes, _Queue] = {}
     for key, stored in queues.items():
-        if key[9:10] == keys.QUEUES and key[10:14] == keys.u32(0):
-            queue = _Queue(_decode(stored, type=QueueDefinition))
+        if _is_definition(key):
+            queue = _Queue(_decode(stored, type=QueueDefinition), range_id)
             known[queue.layout.number] = queue
     for key, stored in queues.items():
+        if _is_definition(key) or (range_id != ROOT_ID and _number_in(key) not in known):
+            continue
+        queue = known[_number_in(key)]
         if key[9:10] == keys.RECORD:
-            number = keys.u32(int(key[10:].split()[1]))
-            known[number].counted = _decode(stored, type=QueueCounts)
-        elif key[10:14] != keys.u32(0):
-            complaint = known[key[10:14]].add(key, stored)
-            if complaint:
-                yield complaint
+            queue.counted = _decode(stored, type=QueueCounts)
+        elif complaint := queue.add(key, stored):
+            yield complaint
     for queue in known.values():
         complaint = queue.read_leases()
         if not queue.definition.dropped:
@@ -117,6 +120,15 @@ def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator
             yield from _counters(queue)
             yield from _places(queue, said)
             yield from _limits(queue)
+
+
+def _is_definition(key: bytes) -> bool:
+    return key[9:14] == keys.QUEUES + keys.u32(0)
+
+
+def _number_in(key: bytes) -> bytes:
+    """Return the number of the queue to which a record belongs."""
+    return keys.u32(int(key[10:].split()[1])) if key[9:10] == keys.RECORD else key[10:14]
 
 
 def _counters(queue: _Queue) -> Iterator[str]:

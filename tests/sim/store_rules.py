@@ -24,6 +24,7 @@ from postroom.messaging.handover.channels import Channel, lane_of
 from postroom.messaging.handover.marks import mark_of
 from postroom.messaging.handover.outgoing import key_of
 from postroom.messaging.requests import Deliverable
+from tests.messaging.queues.division import check_copies
 from tests.sim import checkers
 from tests.sim.checkers import Content, engine_spans, ranges_on, read_content, require
 
@@ -35,6 +36,7 @@ def check_disk(disk: SortedMap) -> Content:
     """
     contents = contents_of(disk)
     for content in contents:
+        check_copies(disk, content.descriptor.range_id)
         for checker in checkers.CHECKERS:
             checker(content)
     return joined(contents)

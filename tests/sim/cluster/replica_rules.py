@@ -14,6 +14,7 @@ from postroom.raft.tombstones import read_tombstone
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import read_descriptor
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
+from tests.messaging.queues.division import check_copies
 from tests.sim import checkers, store_rules
 from tests.sim.checkers import Content, engine_spans, ranges_on, require
 
@@ -76,6 +77,7 @@ def _look_at(range_id: int, found: dict[str, SortedMap]) -> Content | None:
     content: Content | None = None
     for index in sorted(by_index):
         content = checkers.read_content(by_index[index][1], range_id)
+        check_copies(by_index[index][1], range_id)
         for checker in CHECKERS:
             checker(content)
     return content
