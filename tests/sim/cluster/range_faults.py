@@ -33,6 +33,13 @@ _ASKED_SECONDS: Final = 2.0
 _FORGED_ID_MAX: Final = 9
 
 
+def _has_rest(machine: Machine, hosted: HostedRange) -> bool:
+    """Return whether a range has something of an earlier split left to delete."""
+    assert machine.node is not None
+    engine = machine.node.engine
+    return any(each.has_rest(engine) for each in hosted.replica.registry.divisible)
+
+
 class RangeFaults:
     """Splits, moves of leases, and lies.
 
@@ -65,9 +72,10 @@ class RangeFaults:
         return [*splits, self.move_lease, self.move_lease, self.transfer, self.lie, self.lie]
 
     def is_over(self) -> bool:
-        """Return whether all calls have ended, and no range is being split."""
+        """Return whether all calls have ended, and nothing of a split is left to do."""
         return all(task.done for task in self._tasks) and not any(
-            hosted.replica.listing.splitting() for _, hosted in self.served()
+            hosted.replica.listing.splitting() or _has_rest(machine, hosted)
+            for machine, hosted in self.served()
         )
 
     def served(self) -> list[tuple[Machine, HostedRange]]:
