@@ -106,8 +106,10 @@ class Content:
     must_be_listed: list[bytes] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
     queues: dict[bytes, bytes] = field(default_factory=dict)
-    """The stored records of queues, without the bodies and states of messages, and with the
-    definitions of the root. Those of copies for a split are left out."""
+    """The stored records of queues, without the bodies and states of messages.
+
+    The definitions of the root belong to them; copies for a split do not.
+    """
     index: bytes = keys.QUEUES
     """The index of queues that is in use."""
     said: dict[bytes, bytes] = field(default_factory=dict)
