@@ -228,9 +228,7 @@ class Neighbour(OneRange):
             self.hear(QUEUE, QueueDefinition(QUEUE, 1, 0, settings))
             self.ask(AdvanceQueues(1))
             return
-        was_whole, self.bounds.is_whole = self.bounds.is_whole, True  # a part has no queues yet
         self.commit(CreateQueue(QUEUE, settings))
-        self.bounds.is_whole = was_whole
 
     def drop_queue(self) -> None:
         """Drop the queue at the root, or let another range learn of that."""

@@ -10,7 +10,6 @@ import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
-from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.learning import Learning
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import (
@@ -34,9 +33,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store() -> Iterator[Store]:
     """Return a store with three ranges."""
-    monkeypatch.setattr(Directory, "_check_alone", lambda *_: None)
     made = Store()
     for key in (b"m", b"w"):
         split(made, key)

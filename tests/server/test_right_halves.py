@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.errors import Invalid
 from postroom.kv.engine import WriteSet
 from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.contract import ROOT_ID
@@ -85,12 +84,6 @@ def test_a_thread_that_reads_beside_a_split_reads_no_version_after_its_timestamp
 
     monkeypatch.setattr(Bounds, "contains", looked_at)
     assert left.try_get(b"n") is None
-
-
-def test_a_store_that_was_split_has_no_queues(store: Store) -> None:
-    split(store, b"m")
-    with pytest.raises(Invalid, match="queues need a store of one"):
-        store.db.create_queue("orders")
 
 
 def test_a_thread_reads_no_value_that_a_commit_over_ranges_replaces_at_an_earlier_timestamp(

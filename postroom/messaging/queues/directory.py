@@ -396,8 +396,7 @@ class Directory:
         return made
 
     def _create(self, ctx: Evaluation, request: CreateQueue) -> None:
-        self._check_alone(request)
-        self._check_root(f"the queue {request.name!r} was not made")
+        self.check_root(f"the queue {request.name!r} was not made")
         self._check_limits(request.name, request.settings)
         definition = self.definitions.create(ctx, request)
         if definition is None:
@@ -408,13 +407,6 @@ class Directory:
         self._changes(ctx)[definition.number] = manager
         ctx.after.append(lambda: self._has_made(definition, manager))
 
-    def _check_alone(self, request: CreateQueue) -> None:
-        if not self._host.bounds.is_whole:
-            raise Invalid(
-                f"the store has several ranges, and queues need a store of one; the queue "
-                f"{request.name!r} was not made: keep it in a store that is not split"
-            )
-
     def _has_made(self, definition: QueueDefinition, manager: Manager) -> None:
         self.defined[definition.name] = definition
         self.by_name[definition.name] = manager
@@ -422,7 +414,7 @@ class Directory:
         self._host.wake_by(manager, self._host.monotonic())
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
-        self._check_root(f"the queue {request.name!r} was not changed")
+        self.check_root(f"the queue {request.name!r} was not changed")
         manager, before = self.find(ctx, request.name)
         definition = self.definitions.update(ctx, request)
         self._check_limits(request.name, definition.settings)
@@ -449,7 +441,7 @@ class Directory:
             manager.change(definition)
 
     def _drop(self, ctx: Evaluation, request: DropQueue) -> None:
-        self._check_root(f"the queue {request.name!r} was not dropped")
+        self.check_root(f"the queue {request.name!r} was not dropped")
         known = self.defined.get(request.name) or self._set_aside.get(request.name)
         is_alone = self._host.bounds.is_whole
         dropped = self.definitions.drop(ctx, request, known, is_alone=is_alone)
@@ -458,7 +450,12 @@ class Directory:
         if not is_alone:
             ctx.after.append(self._host.tell_drops)
 
-    def _check_root(self, nothing: str) -> None:
+    def check_root(self, nothing: str) -> None:
+        """Check that this is the root, which has all definitions and periodic schedules.
+
+        Raises:
+            Invalid: it is not, and ``nothing`` was changed.
+        """
         if not (self.is_root or self._host.bounds.is_whole):
             raise Invalid(
                 f"{nothing}: a store of several ranges changes queues in their first one: do that "

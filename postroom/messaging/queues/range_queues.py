@@ -148,7 +148,7 @@ class RangeQueues:
             each.register(registry)
         settling.register(self._enqueueing, registry)
         registry.writes[TrimArchive] = partial(trim, self._enqueueing)
-        registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
+        registry.writes[SetSchedule] = self._set_schedule
         registry.commands |= {
             AdvanceQueues: self.advance,
             LearnDefinitions: self.learn,
@@ -328,6 +328,10 @@ class RangeQueues:
     def learn(self, ctx: Evaluation, _: LearnDefinitions) -> Learned:
         """Evaluate ``LearnDefinitions``."""
         return Learned(self._learning.learn(ctx, self._directory.take), self.bounds.end)
+
+    def _set_schedule(self, ctx: Evaluation, request: SetSchedule) -> None:
+        self._directory.check_root(f"the schedule {request.name!r} was not changed")
+        periodic.set_schedule(self._directory.find, ctx, request)
 
     def find_dropped(self) -> None:
         """Look for queues that are not empty here, and were dropped."""

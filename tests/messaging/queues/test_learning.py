@@ -10,7 +10,6 @@ import pytest
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.learning import learned_version
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
@@ -21,6 +20,7 @@ from postroom.messaging.queues.requests import (
     EnqueueInQueue,
     QueueDefinition,
     QueueSettings,
+    SetSchedule,
     StoredQueueMessage,
     UpdateQueue,
 )
@@ -245,12 +245,13 @@ def test_changes_of_many_queues_are_read_all_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "write", [CreateQueue(Q, QueueSettings()), UpdateQueue(Q, {"paused": True}), DropQueue(Q)]
-)
-def test_a_range_that_is_not_the_root_changes_no_definition(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Directory, "_check_alone", lambda *_: None)
+    "write",
+    [
+        CreateQueue(Q, QueueSettings()), UpdateQueue(Q, {"paused": True}), DropQueue(Q),
+        SetSchedule(Q, "daily", "0 0 * * *"),
+    ],
+)  # fmt: skip
+def test_a_range_that_is_not_the_root_changes_no_definition(write: Any) -> None:
     one = part(queue(1))
     with pytest.raises(Invalid, match="transaction of its own"):
         one.commit(write)
