@@ -21,7 +21,9 @@ a piece have the mark ``b""``, which lies below every position.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -39,6 +41,7 @@ class MarkedSpan(NamedTuple):
 
 
 Marks: TypeAlias = list[MarkedSpan]
+_start_of: Final = itemgetter(0)
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Marks).decode
@@ -57,10 +60,11 @@ def record_key(range_id: int, channel: Channel) -> bytes:
 
 def mark_of(marks: Marks, key: bytes) -> bytes:
     """Return the mark of a key."""
-    for piece in marks:
-        if piece.start <= key and (piece.end is None or key < piece.end):
-            return piece.mark
-    return b""
+    number = bisect_right(marks, key, key=_start_of) - 1
+    if number < 0:
+        return b""
+    _, end, mark = marks[number]
+    return mark if end is None or key < end else b""
 
 
 def within(marks: Marks, start: bytes, end: bytes | None) -> Marks:
@@ -98,6 +102,15 @@ def joined(left: Marks, right: Marks) -> Marks:
     return _merged([*left, *right])
 
 
+def extend(marks: Marks, more: Iterable[MarkedSpan]) -> None:
+    """Add pieces behind the last one; neighbours that have the same mark become one."""
+    for piece in more:
+        if marks and (marks[-1].end, marks[-1].mark) == (piece.start, piece.mark):
+            marks[-1] = marks[-1]._replace(end=piece.end)
+        else:
+            marks.append(piece)
+
+
 def _clipped(piece: MarkedSpan, start: bytes, end: bytes | None) -> MarkedSpan | None:
     first = max(piece.start, start)
     last = piece.end if end is None or (piece.end is not None and piece.end < end) else end
@@ -120,9 +133,5 @@ def _without_gaps(marks: Marks, start: bytes, end: bytes | None) -> Iterator[Mar
 def _merged(marks: Iterable[MarkedSpan]) -> Marks:
     """Return the pieces, with neighbours that have the same mark in one."""
     merged: Marks = []
-    for piece in marks:
-        if merged and (merged[-1].end, merged[-1].mark) == (piece.start, piece.mark):
-            merged[-1] = merged[-1]._replace(end=piece.end)
-        else:
-            merged.append(piece)
+    extend(merged, marks)
     return merged

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from postroom import limits
+from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.messaging.handover import marks as pieces
 from postroom.messaging.handover.channels import Channel, lane_of
@@ -38,7 +41,8 @@ _UPDATES: Final = keys.RANGE + keys.EXECUTABLE + keys.OUTGOING
 _RANGE_ID_BYTES: Final = 8
 _SENDER_AT: Final = 16
 _NO_RANGE: Final = 1 << 62
-_PARTS_AT_MOST: Final = 1 << 11
+_PIECE_BYTES: Final = 250
+"""The memory of a piece of marks besides its keys, about."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _messages: Final = msgspec.msgpack.Decoder(Deliverable)
@@ -51,13 +55,26 @@ class StoreMarks:
 
     def __init__(self) -> None:
         self._of: defaultdict[Channel, Marks] = defaultdict(list)
+        self._bytes = 0
 
     def add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add the marks of one range; ranges come in the order of their keys."""
+        """Add the marks of one range; ranges come in the order of their keys.
+
+        Raises:
+            Invalid: the marks of all ranges have no room in memory.
+        """
         for name, stored in entries:
             sender = int.from_bytes(name[2:10], "big")
             channel = Channel(sender, name[10:11] == keys.EXECUTABLE, name[11])
-            self._of[channel] = pieces.joined(self._of[channel], pieces.decode(stored))
+            added = pieces.decode(stored)
+            self._bytes += len(stored) + _PIECE_BYTES * len(added)
+            if self._bytes > limits.BACKUP_MARKS_BYTES_MAX:
+                raise Invalid(
+                    f"the marks of messages between ranges are more than "
+                    f"{limits.BACKUP_MARKS_BYTES_MAX >> 20} MiB; there is no backup: stop all "
+                    "nodes, and copy their folders"
+                )
+            pieces.extend(self._of[channel], added)
 
     def of(self, channel: Channel) -> Marks:
         """Return the marks of a channel at all of its receivers."""
@@ -113,9 +130,15 @@ class Transit:
         entry, position = _updates.decode(stored), name[len(_UPDATES) :]
         marks = self._marks.of(Channel(self._range_id, True, 0))
         request: Any = entry.request
+        parts = [*islice(new_parts(request, marks, position), limits.TRANSIT_PARTS_MAX + 1)]
+        if len(parts) > limits.TRANSIT_PARTS_MAX:
+            raise Unavailable(
+                f"more than {limits.TRANSIT_PARTS_MAX} parts of one deferred update are on their "
+                "way to other ranges; there is no backup: try again when they have arrived"
+            )
         left = [
             (_UPDATES + _renamed(position, number), _encode(_with(entry, part)))
-            for number, part in enumerate(new_parts(request, marks, position))
+            for number, part in enumerate(parts)
         ]
         # It was handed over with its first part; each other part is one more update.
         was_handed = position <= mark_of(marks, first_key(request))
@@ -142,7 +165,7 @@ def _renamed(position: bytes, number: int) -> bytes:
     head, sender = position[:_SENDER_AT], position[_SENDER_AT : _SENDER_AT + _RANGE_ID_BYTES]
     ordinal = int.from_bytes(position[_SENDER_AT + _RANGE_ID_BYTES :], "big")
     other = int.from_bytes(sender, "big") | _NO_RANGE
-    return head + keys.u64(other) + keys.u32(ordinal * _PARTS_AT_MOST + number)
+    return head + keys.u64(other) + keys.u32(ordinal * limits.TRANSIT_PARTS_MAX + number)
 
 
 def _size(name: bytes, stored: bytes) -> int:

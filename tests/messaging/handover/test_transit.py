@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroom import limits
+from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.messaging.handover import marks as pieces
 from postroom.messaging.handover.channels import lane_of
@@ -120,3 +122,31 @@ def test_lanes_of_messages_are_told_apart() -> None:
     ]
     names, _ = Transit(SENDER, known).of(tuple(zip(*entries, strict=True)))
     assert list(names) == [entries[1][0]]
+
+
+def test_an_update_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_other = [(b"d%d" % number, b"d%d\xff" % number) for number in range(4)]
+    found, _ = in_transit(
+        [update(DeleteRange(b"c", b"e")), update(Increment(b"z", 1))], every_other
+    )
+    assert len(found) == 6
+    monkeypatch.setattr(limits, "TRANSIT_PARTS_MAX", 4)
+    with pytest.raises(Unavailable, match=r"more than 4 parts .* there is no backup: try again"):
+        in_transit([update(DeleteRange(b"c", b"e"))], every_other)
+
+
+def test_marks_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BACKUP_MARKS_BYTES_MAX", 100_000)
+    known, added = StoreMarks(), 0
+    name = keys.RANGE + keys.marks_key(1, SENDER, keys.DELIVERABLE, 0)[9:]
+
+    def add() -> None:
+        nonlocal added
+        while added < 10_000:
+            start = keys.u32(added)
+            known.add([(name, pieces.encode([MarkedSpan(start, start + b"a", position(added))]))])
+            added += 1
+
+    with pytest.raises(Invalid, match="there is no backup: stop all nodes, and copy"):
+        add()
+    assert 100 < added < 400
