@@ -295,14 +295,14 @@ BACKUP_CHAIN_MAX: Final = 64
 """The backups of a chain: a full one, and those that have what has changed since the one before."""
 BACKUP_FOLDERS_MAX: Final = 10_000
 """The folders beside a backup in which the ones before it are looked for."""
-BACKUP_MARKS_BYTES_MAX: Final = 256 * 1024 * 1024
+TRANSIT_BYTES_MAX: Final = 256 * 1024 * 1024
 """The marks of all pairs of ranges, which a backup has in memory: those of some 250 ranges."""
 TRANSIT_PARTS_MAX: Final = 1 << 11
 """The parts of an update in transit that ranges have not taken, in a backup."""
-TRAIL_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""The trail of changes since the last backup, which ends at the half of this.
+TRAIL_BYTES_MAX: Final = 512 * 1024 * 1024
+"""The trail of changes since the last backup, and an eighth of the free room of the device at most.
 
-The backup that finds it so begins it anew, before what is there is read and removed.
+The backup that finds it so large begins it anew, before what is there is read and removed.
 """
 TRAIL_WRITES_MAX: Final = 16 * 1024
 """The raw writes of a command that the trail keeps: it is made in the turn that applies them."""

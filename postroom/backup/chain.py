@@ -106,9 +106,9 @@ class Chain:
                 return Chain(self.links[:number], Stretch(link, until))
         told = ", ".join(time_of(link.manifest.timestamp) for link in self.links)
         raise Invalid(
-            f"no backup has the time {at.isoformat()}, and no trail leads there; nothing was "
-            f"changed: give one of {told}, or a time that 'verify' tells. A trail is kept from a "
-            "backup on that is taken with --trail"
+            f"no backup up to {self.links[-1].folder.path} has the time {at.isoformat()}, and no "
+            f"trail leads there; nothing was changed: give one of {told}, or the folder of a later "
+            "backup. A trail leads from one backup with --trail to the next"
         )
 
     def check(self, number: int) -> None:

@@ -107,7 +107,11 @@ class Messaging:
         )
         self._registry.divisible.append(self._halves)
         self._register(environment, check_age, replica.bounds, replica.intents)
-        TrailRecorder(range_id, replica.bounds, replica.stored).register(self._registry)
+        for each in (
+            TrailRecorder(range_id, replica.bounds, replica.stored),
+            TrailKeeping(range_id, replica.bounds, replica.stored.free_bytes),
+        ):
+            each.register(self._registry)
         self.rider, self.hear = self.queues, environment.answer_woken
         replica.join(self, self)
         if not is_general_only:
@@ -152,7 +156,6 @@ class Messaging:
             Sweeping(staged),
             BulkLoads(range_id),
             MessageHistory(range_id, outboxes, self.inboxes, bounds),
-            TrailKeeping(range_id, bounds),
         )  # fmt: skip
         for each in evaluators:
             each.register(registry)

@@ -21,7 +21,7 @@ Invariant: from ``since`` up to the end it has every change of an entry of an im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -43,6 +43,8 @@ from postroom.ranges.rights import Verb
 RECORD: Final = "trail"
 _VALUE: Final = b"\x01"
 _STAMP_BYTES: Final = 8
+_DEVICE_SHARE: Final = 8
+"""The share of a device's free room that a trail may take: one part of so many."""
 
 # --- requests -------------------------------------------------------------------------------------
 
@@ -101,11 +103,14 @@ class TrailRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         since: the timestamp after which it is complete.
         forgotten: the bytes that were taken out of it again.
-        is_resumed: whether it has ended before, and what came before that is still there.
+        bytes_max: the size at which it ends.
+        is_resumed: whether it has ended before, and what came before that is still there. Then it
+            may have twice that size.
     """
 
     since: int
     forgotten: int
+    bytes_max: int
     is_resumed: bool = False
 
 
@@ -210,7 +215,7 @@ class TrailRecorder:
 
     def _is_full(self) -> bool:
         assert self._record is not None
-        room = limits.TRAIL_BYTES_MAX // (1 if self._record.is_resumed else 2)
+        room = self._record.bytes_max * (1 + self._record.is_resumed)
         return self._size.added - self._record.forgotten > room
 
     def _stage_size(self, size: TrailSize, staged: WriteSet) -> None:
@@ -236,10 +241,12 @@ class TrailKeeping:
     Args:
         range_id: the id of the range.
         bounds: the bounds of the range.
+        free_bytes: returns the free room of the device.
     """
 
-    def __init__(self, range_id: int, bounds: Bounds) -> None:
+    def __init__(self, range_id: int, bounds: Bounds, free_bytes: Callable[[], int]) -> None:
         self._bounds = bounds
+        self._free_bytes = free_bytes
         self._prefix = keys.trail_prefix(range_id)
         self._record_key = keys.record_key(range_id, RECORD)
         self._size_key = keys.record_key(range_id, "trail size")
@@ -287,12 +294,14 @@ class TrailKeeping:
         if not request.is_kept:
             return None
         record, size = self._records(ctx)
+        room = min(limits.TRAIL_BYTES_MAX, self._free_bytes() // _DEVICE_SHARE)
         if record is None:
-            return TrailRecord(ctx.timestamp, size.added)
+            return TrailRecord(ctx.timestamp, size.added, room)
         since, is_resumed = record.since, record.is_resumed and request.until < record.since
         if size.ended > since:
             since, is_resumed = ctx.timestamp, True
-        return TrailRecord(max(since, request.until), record.forgotten + removed, is_resumed)
+        forgotten = record.forgotten + removed
+        return TrailRecord(max(since, request.until), forgotten, room, is_resumed)
 
     def _forget(self, ctx: Evaluation, request: KeepTrail) -> tuple[int, bytes | None]:
         """Remove entries; return how many bytes, and where to go on.

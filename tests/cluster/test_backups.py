@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,32 @@ def test_ranges_that_several_nodes_lead_are_backed_up_at_one_moment(
         moved = check_moves(db)
     found = [check_restored(tmp_path / name) for name in ("full", "one")]
     assert 0 < found[0] <= found[1] <= moved
+
+
+def test_a_trail_goes_on_under_another_leader(three: ClusterProcesses, tmp_path: Path) -> None:
+    with three.connect() as db:
+        work = Workload(db, 9, delays=(None, 3600.0))
+        db.backup(tmp_path / "full", trail=True)
+        for _ in range(20):
+            work.step()
+        killed = three.leader(db)
+        killed.kill()
+        db.put(b"between", b"1")
+        with db.begin() as tx:
+            tx.put(b"between", b"2")
+        for _ in range(20):
+            work.step()
+        db.put(b"between", b"3")
+        killed.restart()
+        three.leader(db).kill()
+        db.put(b"between", b"4")
+        db.backup(tmp_path / "one", since=tmp_path / "full", trail=True)
+    one = verify(tmp_path / "one")[-1]
+    assert one.trail_until == one.timestamp, "it leads from the first one to the second"
+    at = tx.commit_timestamp.datetime + timedelta(milliseconds=1)
+    with postroom.open(":memory:") as embedded:
+        restore(embedded, tmp_path / "one", at=at)
+        assert embedded.get(b"between") == b"2"
 
 
 def spread(db: postroom.Database) -> None:

@@ -13,6 +13,7 @@ from postroom import limits
 from postroom.client.trail import end_trail, keep_trail, read_trail
 from postroom.errors import Invalid
 from postroom.kv import keys
+from postroom.messaging import trail
 from postroom.messaging.trail import (
     TrailState,
     entry_name,
@@ -136,7 +137,7 @@ def test_a_trail_goes_on_after_the_store_is_opened_again(tmp_path: Any) -> None:
 
 
 def test_a_trail_ends_at_its_limit_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRAIL_BYTES_MAX", 20_000)
+    monkeypatch.setattr(limits, "TRAIL_BYTES_MAX", 10_000)
     with postroom.open(":memory:") as db:
         first = kept(db)
         while not (state := state_of(db)).ended:
@@ -159,6 +160,16 @@ def test_a_trail_ends_at_its_limit_and_begins_anew(monkeypatch: pytest.MonkeyPat
         db.put(b"a", b"1")
         assert len(entries(db)) == 1
         assert not state_of(db).ended
+
+
+def test_a_trail_takes_a_share_of_the_free_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trail, "_DEVICE_SHARE", 1 << 62)
+    with postroom.open(":memory:") as db:
+        kept(db)
+        db.put(b"a", b"1")
+        db.put(b"a", b"2")
+        assert state_of(db).ended
+        assert len(entries(db)) == 1
 
 
 def test_a_trail_ends_with_a_command_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,10 +68,10 @@ class StoreMarks:
             channel = Channel(sender, name[10:11] == keys.EXECUTABLE, name[11])
             added = pieces.decode(stored)
             self._bytes += len(stored) + _PIECE_BYTES * len(added)
-            if self._bytes > limits.BACKUP_MARKS_BYTES_MAX:
+            if self._bytes > limits.TRANSIT_BYTES_MAX:
                 raise Invalid(
                     f"the marks of messages between ranges are more than "
-                    f"{limits.BACKUP_MARKS_BYTES_MAX >> 20} MiB; there is no backup: stop all "
+                    f"{limits.TRANSIT_BYTES_MAX >> 20} MiB; there is no backup: stop all "
                     "nodes, and copy their folders"
                 )
             pieces.extend(self._of[channel], added)

@@ -136,7 +136,7 @@ def test_an_update_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_marks_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKUP_MARKS_BYTES_MAX", 100_000)
+    monkeypatch.setattr(limits, "TRANSIT_BYTES_MAX", 100_000)
     known, added = StoreMarks(), 0
     name = keys.RANGE + keys.marks_key(1, SENDER, keys.DELIVERABLE, 0)[9:]
 
