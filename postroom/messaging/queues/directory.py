@@ -138,6 +138,7 @@ class Directory:
         manager = self.manager(name)
         if manager is None:
             self._check_not_damaged(name, None)
+            self.learning.check_news()
             raise no_such_queue(name)
         return manager
 
@@ -327,9 +328,11 @@ class Directory:
         Raises:
             Invalid: there is no such queue.
             QueueDamaged: it is set aside.
+            Unavailable: the range has yet to learn of it.
         """
         found = self.find_if_there(ctx, name)
         if found is None:
+            self.learning.check_news()
             raise no_such_queue(name)
         return found
 

@@ -541,10 +541,7 @@ class Enqueueing:
         Its headers say also why it died.
         """
         manager, _ = self.find(ctx, request.queue)
-        if manager.departures.is_elsewhere(request.home):
-            send_home(ctx, manager, request)
-        else:
-            put(ctx, manager, request)
+        put(ctx, manager, request)  # its home is that of the dead one
 
     def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
         manager, _ = self.find(ctx, request.queue)
@@ -576,17 +573,13 @@ class Enqueueing:
     def place(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
         """Place a new message that was sent home.
 
-        An earlier one of its kind and id may be there, if it has ended.
-
         Raises:
-            Invalid: it has not: the id was no made-up id.
+            Invalid: it is not new: its id was no made-up id.
         """
-        manager, settings = self.find(ctx, request.queue)
-        locator = request.home, request.kind, request.id
-        if ctx.get(manager.layout.body_key(*locator)) is not None:
-            if not is_gone(read_state(ctx, manager, locator), settings, ctx.timestamp):
-                raise Invalid(f"there is a message {shorten(request.id)}, which is no made-up id")
-            _remove_records(ctx, manager, locator)
+        manager, _ = self.find(ctx, request.queue)
+        body_key = manager.layout.body_key(request.home, request.kind, request.id)
+        if ctx.get_once(body_key) is not None:
+            raise Invalid(f"there is a message {shorten(request.id)}, which is no made-up id")
         put(ctx, manager, request)
 
     def enqueue_sent(self, ctx: Evaluation, request: EnqueueInQueue, *, replaces: bool) -> None:

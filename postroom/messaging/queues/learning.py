@@ -88,6 +88,15 @@ class Learning:
         if not self.knows:
             raise self._ignorance()
 
+    def check_news(self) -> None:
+        """Check that the range knows of all queues of which its node has heard.
+
+        Raises:
+            Unavailable: it does not, so there may be a queue that it does not know.
+        """
+        if not self._is_root and self.has_news:
+            raise self._ignorance()
+
     def check_number(self, number: int) -> None:
         """Check that the range would know a queue of this number, if that was not dropped.
 

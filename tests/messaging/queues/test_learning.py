@@ -117,7 +117,7 @@ def test_a_range_serves_a_queue_of_which_it_has_learned() -> None:
     with pytest.raises(Invalid, match="no queue"):
         one.enqueue(b"x")
     one.hear(Q, queue(1))
-    with pytest.raises(Invalid, match="no queue"):
+    with pytest.raises(Unavailable, match="yet to learn"):
         one.enqueue(b"x")
     one.advance()
     one.enqueue(b"x", b"y")

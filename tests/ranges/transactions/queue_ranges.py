@@ -24,6 +24,7 @@ from postroom.messaging.queues.requests import (
     ClaimQueue,
     ClaimSelection,
     CreateQueue,
+    DropQueue,
     EnqueueInQueue,
     QueueSettings,
     StoredQueueMessage,
@@ -52,10 +53,18 @@ def attempt(of: StoredQueueMessage) -> Attempt:
 
 def create(member: Participant, queue: str = Q, **settings: Any) -> None:
     """Make a queue in a range, whose keys need not be all."""
-    descriptor = member.replica.bounds.descriptor
+    _define(member, CreateQueue(queue, QueueSettings(**settings)))
+
+
+def drop(member: Participant) -> None:
+    """Drop the queue in a range."""
+    _define(member, DropQueue(Q))
+
+
+def _define(member: Participant, change: CreateQueue | DropQueue) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bounds, "is_whole", True)
-        member.commit(CreateQueue(queue, QueueSettings(**settings)), anchor=descriptor.start)
+        member.commit(change, anchor=member.replica.bounds.start)
     if member.range_id != ROOT_ID:
         learned = encode_version(Definitions(ROOT_ID).version(member.engine))
         key = keys.record_key(member.range_id, DEFINITIONS_RECORD)

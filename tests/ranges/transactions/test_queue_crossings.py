@@ -7,17 +7,30 @@ from typing import Any, Final
 
 import pytest
 
-from postroom.errors import ConditionFailed
+from postroom import limits
+from postroom.errors import ConditionFailed, Invalid, OutboxFull
 from postroom.messaging.handover.channels import LANES
+from postroom.messaging.queues import crossing
+from postroom.messaging.queues.enqueueing import Enqueueing
+from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import (
     Acknowledge,
+    AdvanceQueues,
     Attempt,
     CancelMessages,
     EnqueueInQueue,
+    SetSchedule,
     WhenDone,
 )
+from postroom.messaging.requests import (
+    Deliverable,
+    DeliverDue,
+    ListDeadLetters,
+    ReplayDeadLetters,
+)
+from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Put
-from tests.ranges.transactions.participant import SECOND, answer_of, transaction_id
+from tests.ranges.transactions.participant import SECOND, Participant, answer_of, transaction_id
 from tests.ranges.transactions.queue_ranges import (
     DEAD,
     Q,
@@ -26,6 +39,7 @@ from tests.ranges.transactions.queue_ranges import (
     attempt,
     claim,
     counted,
+    drop,
 )
 
 A, B, C = b"a", b"n", b"x"
@@ -241,25 +255,77 @@ def purge(store: QueueRanges) -> None:
     store.settle()
 
 
-def test_an_id_waits_for_the_transaction_that_takes_it(store: QueueRanges) -> None:
-    """A follower with that id comes from the end of a group in another range meanwhile."""
-    member = store.owner(B)
-    store.enqueued(given(b"a1", group="g"))
-    store.enqueued(WhenDone(Q, "g", given(b"n1", payload=b"follower")))
+@pytest.mark.parametrize("group", ["g", "n group"])
+def test_a_follower_waits_for_the_transaction_that_takes_its_id(
+    store: QueueRanges, group: str
+) -> None:
+    member, first = store.owner(B), store.owner(group.encode())
+    store.enqueued(given(b"a1", group=group))
+    store.enqueued(WhenDone(Q, group, given(b"n1", payload=b"follower")))
+    before = counted(member).enqueued
     id_ = transaction_id()
     prepared = member.prepare(id_, given(b"n1", payload=b"prepared"))
-    [found] = claim(store.owner(b"g"))
-    store.owner(b"g").commit(Acknowledge(Q, [attempt(found)]), anchor=b"g")
-    for _ in range(3):
+    [found] = claim(first)
+    first.commit(Acknowledge(Q, [attempt(found)]), anchor=group.encode())
+    for _ in range(5):
+        for each in store.members:
+            each.pass_time(0.1)
         store.step()
         store.deliver_requests()
         store.deliver_answers()
-    assert counted(member).enqueued == 0
+    assert counted(member).enqueued == before
     member.resolve(id_, prepared.timestamp + SECOND)
-    store.pass_time(1.0)
+    for _ in range(3):
+        store.pass_time(1.0)
     [found] = claim(member)
     assert found.payload == b"prepared"
-    assert counted(member).enqueued == 1
+    assert counted(member).enqueued == before + 1
+
+
+def test_the_home_of_a_message_with_a_given_id_sends_nothing_back(store: QueueRanges) -> None:
+    store.enqueued(Put(A, b""), given(b"n1", C))
+    assert store.owner(C).messaging.conservation.applied.enqueued == 0
+
+
+def test_a_made_up_id_that_is_used_twice_leaves_a_dead_letter(store: QueueRanges) -> None:
+    store.enqueued(Put(A, b""), made_up(b"a1", C))
+    assert store.enqueued(Put(B, b""), made_up(b"a1", C)) == [None, None]
+    assert store.owner(C).messaging.conservation.applied.dead == 1
+    assert store.counted()["enqueued"] == 1
+
+
+def test_a_change_that_fails_half_way_leaves_nothing_but_a_dead_letter(
+    store: QueueRanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Enqueueing.place
+
+    def fail(self: Enqueueing, ctx: Any, request: EnqueueInQueue) -> None:
+        place(self, ctx, request)
+        raise Invalid("it fails after it has sent a pointer")
+
+    monkeypatch.setattr(Enqueueing, "place", fail)
+    store.enqueued(Put(A, b""), made_up(b"a1", C))
+    last = store.owner(C).messaging.conservation.applied
+    assert (last.dead, last.enqueued, last.outgoing) == (1, 0, 0)
+    assert store.pointers() == {}
+    assert store.counted() == {}
+
+
+def test_only_the_pointer_to_a_message_ends_with_it(store: QueueRanges) -> None:
+    member = store.owner(B)
+    store.enqueued(given(b"n1", C))
+    end = crossing.EndPointer(Q, number_of_queue(member), A, "", b"n1")
+    ctx = Evaluation(member.engine, member.range_id, 0)
+    ctx.begin(member.clock.now())
+    entry = Deliverable(b"n1", crossing._encode(end), None, b"", b"", is_of_queue=True)
+    member.messaging.queues.take_change(ctx, entry)
+    assert not ctx.writes
+
+
+def number_of_queue(member: Participant) -> int:
+    """Return the number of the queue."""
+    number: int = member.messaging.queues._directory.known(Q).definition.number
+    return number
 
 
 # --- groups
@@ -302,3 +368,94 @@ def test_a_dead_message_moves_to_its_dead_letter_queue_in_its_own_range() -> Non
     assert counted(store.owner(C)).moved == 1
     assert counted(store.owner(C), DEAD).ready == 1
     store.close()
+
+
+# --- damage, dropped queues, schedules
+
+
+def test_a_message_for_a_damaged_queue_is_a_dead_letter_that_can_be_replayed(
+    store: QueueRanges,
+) -> None:
+    last = store.owner(C)
+    last.messaging.queues.set_aside(QueueDamaged(Q, "a record cannot be read"))
+    store.enqueued(Put(A, b""), made_up(b"a1", C))
+    applied = last.messaging.conservation.applied
+    assert (applied.received, applied.dead, applied.pending) == (1, 1, 0)
+    [letter] = last.result(ListDeadLetters(10))
+    assert letter.record.message.key == C
+    assert "cannot be read" in letter.record.reason
+    after = store.take_over(3)
+    after.commit(ReplayDeadLetters([letter.id]), anchor=C)
+    after.ask(DeliverDue(10), urgent=False)
+    for _ in range(5):
+        store.pass_time(6.0)
+    assert store.pointers() == {b"a1": C}
+    assert after.messaging.conservation.applied.dead_letters == 0
+    [found] = claim(after)
+    assert found.id == b"a1"
+
+
+def test_messages_and_pointers_of_a_dropped_queue_are_gone_wherever_they_were(
+    store: QueueRanges,
+) -> None:
+    store.enqueued(Put(A, b""), made_up(b"a1", C), given(b"n1", C))
+    store.commit(Put(A, b""), made_up(b"a2", C))  # it arrives later
+    for each in store.members:
+        drop(each)
+    store.settle()
+    for each in store.members:
+        advance(each)
+    store.settle()
+    assert store.pointers() == {}
+    for each in store.members:
+        assert not each.messaging.queues._dropped
+        assert each.messaging.conservation.applied.dead == 0
+
+
+def test_a_tick_goes_by_the_range_of_its_id_and_comes_once(store: QueueRanges) -> None:
+    first = store.members[0]
+    store.enqueued(SetSchedule(Q, "zero", "* * * * *", payload=b"tick", group="n group"), anchor=A)
+    for _ in range(3):
+        for _ in range(2):
+            store.pass_time(30.0)
+        first.ask(AdvanceQueues(1000), urgent=False)
+        store.settle()
+    assert counted(store.owner(b"n")).enqueued == 3
+    assert all(id_.startswith(b"zero@") for id_ in store.pointers())
+    assert set(store.pointers().values()) == {b"n group"}
+
+
+def test_a_change_that_cannot_be_read_is_a_dead_letter(store: QueueRanges) -> None:
+    last, first = store.owner(C), store.members[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crossing, "_encode", lambda _: b"not a change")
+        store.commit(Put(A, b""), made_up(b"a1", C))
+    store.settle()
+    assert last.messaging.conservation.applied.dead == 1
+    assert first.messaging.conservation.applied.pending == 0
+
+
+def test_no_more_leaves_a_range_than_there_is_room_for(
+    store: QueueRanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OUTGOING_MAX", 2)
+    every = [store.commit(Put(A, b""), made_up(b"a%d" % each, C)) for each in range(3)]
+    with pytest.raises(OutboxFull):
+        answer_of(every[2])
+    prepared = store.commit(Put(B, b""), given(b"a9", C))  # its pointer and its message, too
+    store.settle()
+    with pytest.raises(OutboxFull):
+        answer_of(prepared)
+    assert store.counted()["ready"] == 2
+
+
+def test_what_is_prepared_is_sent_though_the_room_is_used_up_meanwhile(
+    store: QueueRanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store.members[0]
+    id_ = transaction_id()
+    prepared = first.prepare(id_, given(b"a9", C))
+    monkeypatch.setattr(limits, "OUTGOING_MAX", 0)
+    first.resolve(id_, prepared.timestamp + SECOND)
+    store.settle()
+    assert counted(store.owner(C)).ready == 1

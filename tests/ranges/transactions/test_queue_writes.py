@@ -188,6 +188,13 @@ def test_a_new_leaseholder_ends_the_attempt(member: Participant) -> None:
     assert counted(after).acknowledged == 1
 
 
+def test_a_claim_does_not_wait_for_prepared_transactions(member: Participant) -> None:
+    of = held(member)
+    member.prepare(transaction_id(), Acknowledge(Q, [of]), Put(b"p", b""))
+    member.commit(message(b"other"), anchor=b"other")
+    assert [each.id for each in claim(member)] == [b"other"]
+
+
 # --- messages that a prepared transaction enqueues
 
 
