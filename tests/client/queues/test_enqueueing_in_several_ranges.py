@@ -13,16 +13,10 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.errors import ConditionFailed
-from postroom.messaging.queues.directory import Directory
 
 Q: Final = "work"
 CUTS: Final = [b"%d" % number for number in range(1, 10)]
 CLIENTS: Final = 50
-
-
-@pytest.fixture(autouse=True)
-def queues_on_several_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Directory, "_check_alone", lambda *_: None, raising=False)
 
 
 def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -435,7 +435,7 @@ def test_a_change_that_cannot_be_read_is_a_dead_letter(store: QueueRanges) -> No
     assert first.messaging.conservation.applied.pending == 0
 
 
-def test_no_more_leaves_a_range_than_there_is_room_for(
+def test_a_range_refuses_messages_for_others_that_there_is_no_room_for(
     store: QueueRanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "OUTGOING_MAX", 2)
@@ -449,7 +449,7 @@ def test_no_more_leaves_a_range_than_there_is_room_for(
     assert store.counted()["ready"] == 2
 
 
-def test_what_is_prepared_is_sent_though_the_room_is_used_up_meanwhile(
+def test_a_prepared_message_is_sent_though_the_room_is_used_up_meanwhile(
     store: QueueRanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = store.members[0]
