@@ -355,10 +355,8 @@ def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> Protecti
 def _services_of_root(
     hosted: HostedRange, node: AssembledNode, made: RangeComponents
 ) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-    drops = DropTeller(
-        made.messaging.queues.untold, node.calls, hosted.upkeep, made.drops,
-        node.settings.reader(settings.POLL),
-    )  # fmt: skip
+    untold = made.messaging.queues.untold
+    drops = DropTeller(untold, node.calls, hosted.upkeep, made.drops)
     return {"protections": _teller(hosted, node, made.replica).run, "dropped queues": drops.run}
 
 

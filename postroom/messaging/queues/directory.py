@@ -288,8 +288,7 @@ class Directory:
             elif self.damaged.pop(name, None) is not None:
                 self._host.find_dropped()  # its number was not known
             if definition is not None:
-                self.defined[name] = definition
-                self.manager(name)  # another leaseholder may have served it already
+                self.defined[name] = definition  # nobody has served it here before
 
     # --- damaged queues
 

@@ -25,7 +25,8 @@ from postroom.ranges.contract import ROOT_ID, Request
 from postroom.ranges.ports import ServiceWakeUp
 
 AGAIN_SECONDS: Final = 0.05
-"""The first pause before ranges are asked again; it doubles."""
+"""The first pause before ranges are asked again; it doubles up to a second."""
+LATER_SECONDS: Final = 1.0
 
 
 class Ranges(Protocol):
@@ -47,14 +48,12 @@ class DropTeller:
         ranges: the way to the ranges.
         send: sends a request to the root, as upkeep.
         wake_up: the wake-up that a queue was dropped.
-        poll_seconds: returns the longest pause before ranges are asked again.
     """
 
     untold: Callable[[], int]
     ranges: Ranges
     send: Callable[[Any], Awaitable[Any]]
     wake_up: ServiceWakeUp
-    poll_seconds: Callable[[], float]
 
     async def run(self) -> None:
         """Have all ranges learn, for ever."""
@@ -68,7 +67,7 @@ class DropTeller:
                     await self.send(NoteAllKnow(version))
                     continue
             await self.wake_up.wait(pause if version else math.inf)
-            pause = min(2 * pause, self.poll_seconds())
+            pause = min(2 * pause, LATER_SECONDS)
 
     async def _all_know(self, version: int) -> bool:
         """Have one range after the other learn; return whether all know a version."""

@@ -70,7 +70,7 @@ def run(ranges: Ranges, version: int, rounds: int = 1) -> tuple[list[float], lis
     async def send(request: Any) -> None:
         sent.append(request)
 
-    teller = DropTeller(lambda: 0 if sent else version, ranges, send, wake_up, lambda: 0.2)
+    teller = DropTeller(lambda: 0 if sent else version, ranges, send, wake_up)
     service: Coroutine[Any, Any, None] = teller.run()
     with pytest.raises(asyncio.CancelledError):
         service.send(None)
@@ -94,7 +94,7 @@ def test_the_service_asks_nobody_if_no_queue_was_dropped() -> None:
 def test_ranges_are_asked_again_until_all_have_learned(answer: Learned | Exception) -> None:
     ranges = Ranges()
     ranges.learned = {2: Learned(7, b"m"), 3: answer}
-    assert run(ranges, 7, rounds=4) == ([0.05, 0.1, 0.2, 0.2], [])
+    assert run(ranges, 7, rounds=7) == ([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0], [])
 
 
 def test_a_range_that_has_split_meanwhile_is_not_left_out() -> None:
