@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 def cluster(request: pytest.FixtureRequest) -> Iterator[SplitCluster]:
     """Return a cluster with two ranges and a queue; node 3 leads the second range.
 
-    What node 3 has missed of the root comes as entries, or as a snapshot.
+    Node 3 misses some of the root, which comes as entries later, or as a snapshot.
     """
     with splits_by_hand():
         made = SplitCluster(request.param)

@@ -288,7 +288,7 @@ class Directory:
             elif self.damaged.pop(name, None) is not None:
                 self._host.find_dropped()  # its number was not known
             if definition is not None:
-                self.defined[name] = definition  # nobody has served it here before
+                self.defined[name] = definition  # nothing of it is stored here
 
     # --- damaged queues
 
