@@ -27,11 +27,10 @@ from importlib import import_module
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from postroom.client.routing.local import send_to_ranges
+from postroom.client.routing.local import CAME_BACK, sent_again
 from postroom.client.sender import TransactionIds, raise_error
 from postroom.kv import forks
 from postroom.limits import REQUEST_SECONDS
-from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.server.node import Node
@@ -60,16 +59,16 @@ class Answer(Call):
 
 
 def end_with_error(answer: Any) -> Generator[Any, None, Any]:
-    """Raise the error of an answer, unless another range has the keys: then ask that.
+    """Raise the error of an answer, unless the request has come back: then send it again.
 
     Returns:
-        The answer of the other range, or of several.
+        The answer of another range, or of several.
     """
     # The error that is raised is no variable here: it would refer to itself through its traceback.
-    if not isinstance(answer._error, WrongRange):
+    if not isinstance(answer._error, CAME_BACK):
         raise_error(answer)
-    wrong, answer._error = answer._error, None
-    return (yield from send_to_ranges(answer._driver, answer, wrong).__await__())
+    error, answer._error = answer._error, None
+    return (yield from sent_again(answer._driver, answer, error).__await__())
 
 
 _signal: Any = import_module("_signal")

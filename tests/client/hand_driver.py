@@ -17,12 +17,11 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
 
 from postroom.client.routing.calls import RemoteCall
-from postroom.client.routing.local import AnyParts, send_to_ranges
+from postroom.client.routing.local import CAME_BACK, AnyParts, sent_again
 from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Now
 from postroom.server.cluster.session import Session
@@ -83,8 +82,8 @@ class _Waiting(Call):
     def __await__(self) -> Generator[_Waiting, None, Any]:
         if not self.done:
             yield self
-        if isinstance(self._error, WrongRange) and self._driver is not None:
-            again = send_to_ranges(self._driver, self, self._error)
+        if isinstance(self._error, CAME_BACK) and self._driver is not None:
+            again = sent_again(self._driver, self, self._error)
             return (yield from again.__await__())
         if self._error is not None:
             raise self._error

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Self
 
-from postroom.client.routing.local import send_to_ranges
+from postroom.client.routing.local import CAME_BACK, sent_again
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Unprotect
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
@@ -58,9 +57,9 @@ class AwaitedAnswer:
             except GaveUp:
                 self.sender.give_up(self)
                 raise
-        if isinstance(self.error, WrongRange):
-            wrong: Any = self.error
-            return (yield from send_to_ranges(self.sender, self, wrong).__await__())
+        if isinstance(self.error, CAME_BACK):
+            sender: Any = self.sender
+            return (yield from sent_again(sender, self, self.error).__await__())
         if self.error is not None:
             raise self.error
         return self.result

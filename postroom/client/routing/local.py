@@ -8,13 +8,16 @@ then, or sent again, or refused, as a client of a cluster does it::
                                                 ├─ one range ──────▶ send again
                                                 └─ several ────────▶ Invalid
 
+A range may have to learn of a new queue yet. If the root knows it, the request is sent again after
+a moment.
+
 A store of one range comes here never.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -34,8 +37,9 @@ from postroom.client.routing.merges import (
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import is_of_present
 from postroom.client.sender import Sender, given_back, present
-from postroom.errors import Error
+from postroom.errors import Error, NoSuchQueue
 from postroom.limits import SPLITS_DURING_CALL_MAX
+from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.calls import Call
@@ -43,6 +47,13 @@ from postroom.ranges.contract import KeySet, RangeIds, Scope
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import ScanChanges
+
+CAME_BACK: Final = (WrongRange, NoSuchQueue)
+"""The errors with which a request comes back, to be sent again."""
+LEARNING_TRIES_MAX: Final = 12
+LEARNING_SECONDS_FIRST: Final = 0.001
+LEARNING_SECONDS_MAX: Final = 1.0
+"""The pauses before a request is sent again to a range that has to learn of a queue, in seconds."""
 
 
 class ForRange(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +69,25 @@ class CameBack(Protocol):
     request: Any
     timeout_seconds: float | None
     sent_again: int
+
+
+async def sent_again(sender: LocalSender, answer: CameBack, error: BaseException) -> Any:
+    """Return the answer to a request that came back with one of these errors (``CAME_BACK``).
+
+    Raises:
+        Error: see :func:`send_to_ranges`; or there is no such queue.
+    """
+    if isinstance(error, WrongRange):
+        return await send_to_ranges(sender, answer, error)
+    tries = getattr(answer, "sent_again", 0) + 1
+    if type(answer.request) is ReadQueues or tries > LEARNING_TRIES_MAX:
+        raise error
+    if isinstance(error, NoSuchQueue):
+        await sender.send(ReadQueues(error.queue))  # the root tells if there is none
+    await sender.sleep(min(LEARNING_SECONDS_FIRST * 2.0**tries, LEARNING_SECONDS_MAX))
+    again: Any = sender.send(answer.request, answer.timeout_seconds)
+    again.sent_again = tries
+    return await again
 
 
 async def send_to_ranges(sender: LocalSender, answer: CameBack, wrong: WrongRange) -> Any:
