@@ -2,21 +2,24 @@
 
 The counters of messages are those that this node has applied, in all ranges of which it has a
 replica. Each node of a cluster tells nearly the same, with and without a leader. Queues, and the
-age of the oldest message that is due, are told by the leaseholder.
+age of the oldest message that is due, are told by the leaseholders: each node tells of the ranges
+that it leads, and the numbers of messages of all nodes add up.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.limits import METRICS_QUEUES_MAX
+from postroom.limits import METRICS_QUEUES_MAX, METRICS_REPORTS_MAX
 from postroom.messaging.counters import counters_of
-from postroom.messaging.queues.figures import QueueReport
+from postroom.messaging.queues.figures import QueueReport, joined
+from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.requests import Counters
 from postroom.metrics.table import Point
 from postroom.server.hosted_range import HostedRange
@@ -78,14 +81,34 @@ def _first_due(node: Node, hosted: HostedRange, now: int) -> int:
 
 
 def queues(node: Node) -> Iterator[Point]:
-    """Read the queues."""
-    for hosted in node.replicas.hosted.values():
-        if hosted.is_root and hosted.replica.serves:
+    """Read the queues: each over all ranges that this node leads."""
+    serving = [each for each in node.replicas.hosted.values() if each.replica.serves]
+    for hosted in serving:
+        if hosted.is_root:
             sound, damaged = hosted.messaging.queues.number()
             yield Point("postroom_queues", sound, ("sound",))
             yield Point("postroom_queues", damaged, ("damaged",))
-            for each in hosted.messaging.queues.reports(METRICS_QUEUES_MAX):
-                yield from _queue(each)
+    led = [each.messaging.queues for each in serving]
+    names, told = _names(led), defaultdict[str, list[QueueReport]](list)
+    damage: QueueDamaged | None = None
+    for each in led:
+        try:
+            for report in each.reports(names):
+                told[report.name].append(report)
+        except QueueDamaged as error:
+            damage = error
+    for name in filter(told.get, names):
+        yield from _queue(joined(told[name]))
+    if damage is not None:
+        raise damage
+
+
+def _names(led: list[RangeQueues]) -> list[str]:
+    """Return the names of the first queues, those in use before others."""
+    most = min(METRICS_QUEUES_MAX, METRICS_REPORTS_MAX // max(len(led), 1))
+    in_use = set[str]().union(*(each.names()[0] for each in led))
+    sound = set[str]().union(*(each.names()[1] for each in led))
+    return [*sorted(in_use), *sorted(sound - in_use)][:most]
 
 
 def _queue(report: QueueReport) -> Iterator[Point]:

@@ -16,7 +16,7 @@ answered (:mod:`.claiming`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from functools import partial
 from typing import Final
 
@@ -653,11 +653,12 @@ class RangeQueues:
         manager.end(QueueDamaged(error.queue, str(error)))
         self._environment.wake()
 
-    def reports(self, queues_max: int) -> Iterator[QueueReport]:
-        """Iterate over the states of queues: those in use first, each by their names.
+    def names(self) -> tuple[Set[str], Set[str]]:
+        """Return the names of the queues in use, and of all that are sound."""
+        return self._by_name.keys(), self._directory.defined.keys()
 
-        Args:
-            queues_max: the number of queues to tell of at most.
+    def reports(self, names: Iterable[str]) -> Iterator[QueueReport]:
+        """Iterate over the states of some queues, as far as the range knows them.
 
         Raises:
             QueueDamaged: at the end, if the counters of a queue cannot be read.
@@ -665,12 +666,13 @@ class RangeQueues:
         stored, now = self._stored, self.reading()
         if stored is None:
             return
-        in_use = sorted(self._by_name)[:queues_max]
-        for name in in_use:
-            yield report(self._by_name[name], now)
-        others = sorted(self._directory.defined.keys() - self._by_name.keys())
         damage: QueueDamaged | None = None
-        for name in others[: queues_max - len(in_use)]:
+        for name in names:
+            if name in self._by_name:
+                yield report(self._by_name[name], now)
+                continue
+            if name not in self._directory.defined:
+                continue
             number = self._directory.defined[name].number
             layout = QueueLayout(self._range_id, number, self.index)
             try:
