@@ -15,6 +15,7 @@ import postroom
 import postroom.aio
 import postroom.metrics
 from postroom.limits import METRICS_KINDS_MAX, METRICS_QUEUES_MAX
+from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.records import QueueLayout
 from tests.cluster.harness import eventually
 from tests.metrics.scraping import ANSWER_SECONDS, Scraped, collected
@@ -151,6 +152,27 @@ def test_queues_that_are_not_in_use_tell_their_counters(tmp_path: Path) -> None:
     with postroom.open(tmp_path / "data") as db:
         db.put(b"k", b"v")
         assert collected(db).get("queue_messages", queue="work", state="ready") == 1
+
+
+def test_the_figures_of_a_queue_are_sums_over_the_ranges_of_a_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Directory, "_check_alone", lambda *_: None)
+    with postroom.open(":memory:") as db:
+        db.split(b"m")
+        queue = db.create_queue("work")
+        for id_ in ("a", "b", "y", "z"):
+            with db.begin() as tx:
+                tx.enqueue("work", b"", id=id_, kind="mail")
+        for message in queue.claim(3):
+            message.reject(dead=True)
+        told = collected(db)
+        assert told.get("queues", state="sound") == 1
+        assert told.get("queue_messages", queue="work", state="ready") == 1
+        assert told.get("queue_messages", queue="work", state="dead") == 3
+        assert told.get("queue_events_total", queue="work", event="enqueued") == 4
+        assert told.get("queue_lateness_seconds_count", queue="work") == 3
+        assert told.get("queue_task_failures_total", queue="work", task="mail") == 3
 
 
 def test_a_store_with_several_ranges_tells_the_sums(tmp_path: Path) -> None:

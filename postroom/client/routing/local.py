@@ -38,7 +38,12 @@ from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import is_of_present
 from postroom.client.sender import Sender, given_back, present
 from postroom.errors import Error, NoSuchQueue
-from postroom.limits import SPLITS_DURING_CALL_MAX
+from postroom.limits import (
+    LEARNING_PAUSE_SECONDS_MAX,
+    LEARNING_TRIES_MAX,
+    SPLITS_DURING_CALL_MAX,
+)
+from postroom.messaging.queues.learning import HasToLearn
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.ranges.bounds import WrongRange, no_such_range
@@ -48,12 +53,10 @@ from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import ScanChanges
 
-CAME_BACK: Final = (WrongRange, NoSuchQueue)
+CAME_BACK: Final = (WrongRange, NoSuchQueue, HasToLearn)
 """The errors with which a request comes back, to be sent again."""
-LEARNING_TRIES_MAX: Final = 12
 LEARNING_SECONDS_FIRST: Final = 0.001
-LEARNING_SECONDS_MAX: Final = 1.0
-"""The pauses before a request is sent again to a range that has to learn of a queue, in seconds."""
+"""The first pause before a request is sent again to a range that has to learn, in seconds."""
 
 
 class ForRange(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +87,7 @@ async def sent_again(sender: LocalSender, answer: CameBack, error: BaseException
         raise error
     if isinstance(error, NoSuchQueue):
         await sender.send(ReadQueues(error.queue))  # the root tells if there is none
-    await sender.sleep(min(LEARNING_SECONDS_FIRST * 2.0**tries, LEARNING_SECONDS_MAX))
+    await sender.sleep(min(LEARNING_SECONDS_FIRST * 2.0**tries, LEARNING_PAUSE_SECONDS_MAX))
     again: Any = sender.send(answer.request, answer.timeout_seconds)
     again.sent_again = tries
     return await again

@@ -42,6 +42,10 @@ def inherit(ctx: Evaluation, left_id: int, right_id: int) -> None:
         ctx.writes[keys.record_key(right_id, DEFINITIONS_RECORD)] = encode_version(version)
 
 
+class HasToLearn(Unavailable):
+    """The range has yet to learn which queues there are: the request is to be sent again."""
+
+
 class Learning:
     """The definitions that one range has learned. The root has nothing to learn.
 
@@ -106,8 +110,8 @@ class Learning:
         if not self._is_root and (self.has_news or number > self._news.highest):
             raise self._ignorance()
 
-    def _ignorance(self) -> Unavailable:
-        return Unavailable(
+    def _ignorance(self) -> HasToLearn:
+        return HasToLearn(
             f"range {self._range_id} has yet to learn which queues there are; nothing was "
             "changed: try again",
             retry_after=0.02,
