@@ -45,8 +45,11 @@ def has_several_ranges(sender: Sender) -> bool:
 
 def in_ranges(sender: Sender, every: Iterable[T], home: Callable[[T], bytes]) -> list[list[T]]:
     """Return things by the ranges of their homes, each in the order that was given."""
+    things = list(every)
+    if len(things) < 2 or not has_several_ranges(sender):
+        return [things] if things else []
     found: dict[int, list[T]] = {}
-    for each in every:
+    for each in things:
         found.setdefault(sender.range_id(home(each)), []).append(each)
     return [*found.values()]
 

@@ -371,12 +371,16 @@ class Queue:
                 each.check_settled_by(None)
         found = done = 0
         for attempts in arguments.attempts(named, kind):
-            messages = dict(zip(attempts, named[done : done + len(attempts)], strict=True))
+            given = named[done : done + len(attempts)]
             done += len(attempts)
             placed = await at_homes(self._sender, self.name, attempts)
-            for together in in_ranges(self._sender, placed, home_of_attempt):
-                found += await self._do(make(self.name, together)) or 0
-                for each in map(messages.get, together) if settles else ():
+            bundles = in_ranges(self._sender, placed, home_of_attempt)
+            by_attempt = dict(zip(attempts, given, strict=True)) if len(bundles) > 1 else {}
+            for bundle in bundles:
+                found += await self._do(make(self.name, bundle)) or 0
+                for each in (
+                    (map(by_attempt.get, bundle) if by_attempt else given) if settles else ()
+                ):
                     if isinstance(each, AnyMessage):
                         each.settled()
         return found

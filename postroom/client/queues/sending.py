@@ -24,7 +24,7 @@ from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.handles import EnqueueHandle
 from postroom.client.queues.made_up import made_up_id
 from postroom.client.queues.messages import AnyMessage, QueueMessage, shown_id
-from postroom.client.queues.placing import at_homes, home_of_message
+from postroom.client.queues.placing import at_homes, has_several_ranges, home_of_message
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
 from postroom.messaging.queues.homes import home_of
@@ -287,7 +287,9 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             self._lifetime.start_clock()
         self._lifetime.check_still_open()
         messages = [QueueMessage(name, each, self._codec) for each in found]
-        self._claimed_in.update(self._sender.range_id(home_of_message(each)) for each in found)
+        if has_several_ranges(self._sender):
+            range_id = self._sender.range_id
+            self._claimed_in.update(range_id(home_of_message(each)) for each in found)
         if found and self.near is None:
             self.near = found[0].locator[0]
         claimed = self._claimed.setdefault(name, {})
@@ -316,8 +318,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
 
     def claimed_elsewhere(self, anchor: bytes) -> bool:
         """Return whether messages were claimed in other ranges than that of the anchor."""
-        here = self._sender.range_id(anchor)
-        return any(each != here for each in self._claimed_in)
+        return bool(self._claimed_in) and self._claimed_in != {self._sender.range_id(anchor)}
 
     def requests(self) -> list[Any]:
         """Return the requests of the commit, in order."""

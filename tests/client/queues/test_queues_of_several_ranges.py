@@ -11,7 +11,7 @@ import postroom
 from postroom.client.database import CoreDatabase
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
-from postroom.errors import Invalid, LeaseLost
+from postroom.errors import Invalid, LeaseLost, Unavailable
 from postroom.messaging.queues.directory import Directory
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
@@ -505,3 +505,52 @@ def test_workers_carry_out_the_tasks_of_all_ranges() -> None:
             b"done/" + id_.encode() for id_ in sorted(IDS)
         ]
         assert db.queue("q").stats().done == len(IDS)
+
+
+# --- clients of several nodes that fail
+
+
+def three_nodes() -> tuple[ThreeNodes, Client, Client]:
+    """Return nodes that lead a range each, and two clients of theirs."""
+    nodes = ThreeNodes(*CUTS)
+    for range_id in nodes.range_ids:
+        nodes.lead(range_id, range_id)
+    streams = [DatabaseOverStreams(nodes, seed) for seed in (3, 4)]
+    first, second = (Client(each, each.db) for each in streams)
+    return nodes, first, second
+
+
+def test_a_consumer_that_vanishes_between_the_answers_of_two_nodes_holds_nothing() -> None:
+    nodes, gone, other = three_nodes()
+    q = other.queue()
+    running = gone.start(gone.db.queue("q").claim(1, wait=60))
+    gone.pass_time(0.1, running)
+    other.enqueue("a", "n", "y")  # the other client carries no frame of this one meanwhile
+    other.pass_time(0.5)
+    assert not running.done
+    stats = other.run(q.stats())
+    assert stats.leased == 3, "three ranges have answered one claim"
+    other.pass_time(8.0)
+    found = other.run(q.claim(10, wait=10))
+    found += other.run(q.claim(10)) if len(found) < 3 else []
+    assert sorted(ids(found)) == ["a", "n", "y"]
+    assert {message.epoch for message in found} == {1}
+    nodes.close()
+
+
+def test_a_claim_whose_link_is_lost_gets_the_message_that_it_was_given() -> None:
+    nodes, first, other = three_nodes()
+    q = other.queue()
+    running = first.start(first.db.queue("q").claim(1, wait=60))
+    first.pass_time(0.1, running)
+    other.enqueue("n")
+    other.pass_time(0.5)
+    assert other.run(q.stats()).leased == 1
+    store = first.store
+    for link in [each.number for each in store.router._links.values() if each.node_id == 2]:
+        store._open.pop(link).close()  # with the answer
+        store.router.disconnected(link, Unavailable("reset"))
+    first.pass_time(2.0, running)
+    assert ids(running.result()) == ["n"]
+    assert [message.epoch for message in running.result()] == [0]
+    nodes.close()
