@@ -577,7 +577,7 @@ SPLITS_DURING_CALL_MAX: Final = 10
 """Times that an embedded store sends a request again because its range has split meanwhile."""
 LEARNING_TRIES_MAX: Final = 12
 LEARNING_PAUSE_SECONDS_MAX: Final = 1.0
-"""How often a request is sent to a range that has to learn of a queue, and the longest pause."""
+"""The tries of a request at a range that has to learn of a queue, and the longest pause."""
 RETRY_SECONDS_MAX: Final = 60.0
 """The time for which ``run`` tries again, unless told otherwise."""
 RETRY_BACKOFF_SECONDS_MAX: Final = 1.0

@@ -2,8 +2,8 @@
 
 The counters of messages are those that this node has applied, in all ranges of which it has a
 replica. Each node of a cluster tells nearly the same, with and without a leader. Queues, and the
-age of the oldest message that is due, are told by the leaseholders: each node tells of the ranges
-that it leads, and the numbers of messages of all nodes add up.
+age of the oldest message that is due, are told by leaseholders. Each node tells of the ranges that
+it leads, and the numbers of messages of all nodes add up.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from postroom.client.database import CoreDatabase
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.errors import Invalid, LeaseLost, Unavailable
-from postroom.messaging.queues.directory import Directory
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
 from tests.client.worker.running import Running as RunningWorker
@@ -24,11 +23,6 @@ T = TypeVar("T")
 CUTS = (b"m", b"x")
 IDS = ("a", "n", "y", "b", "o", "z")
 """Ids of messages of three ranges, in the order in which they are enqueued."""
-
-
-@pytest.fixture(autouse=True)
-def _queues_in_several_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Directory, "_check_alone", lambda *_: None)
 
 
 class Client:
