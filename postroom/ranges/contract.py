@@ -225,6 +225,8 @@ class Write(Request, frozen=True):
         is_sent: whether it takes effect after the commit, in whatever range its keys lie. These
             ranges have no part in the transaction.
         is_prepared: whether it may be prepared in another range than that of the anchor.
+        is_carried_out_first: whether the commit is answered after other ranges have carried it out,
+            since requests that follow there do not wait for it.
         adds_up: whether it may be cut, a part for each range, and the answers of these added up.
         is_of_inbox: whether it concerns the inbox of its key.
     """
@@ -233,6 +235,7 @@ class Write(Request, frozen=True):
     only_checks: ClassVar[bool] = False
     is_sent: ClassVar[bool] = False
     is_prepared: ClassVar[bool] = False
+    is_carried_out_first: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False
     is_of_inbox: ClassVar[bool] = False
 

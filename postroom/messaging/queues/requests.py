@@ -259,6 +259,7 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
     since: ClassVar = 1
     verbs: ClassVar = (Verb.ENQUEUE,)
     is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
 
     queue: QueueName
     key: Key
@@ -368,6 +369,7 @@ class Acknowledge(ConcernsAttempts, Write, frozen=True, tag="acknowledge"):
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WORK,)
     is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
     adds_up: ClassVar = True
     frees_room: ClassVar = True
 
@@ -389,6 +391,7 @@ class RejectMessages(ConcernsAttempts, Write, frozen=True, tag="reject"):
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WORK,)
     is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
     adds_up: ClassVar = True
     frees_room: ClassVar = True
 
@@ -429,6 +432,7 @@ class KeepResult(NeedsQueue, Write, frozen=True, tag="keep_result"):
     since: ClassVar = 2
     verbs: ClassVar = (Verb.WORK,)
     is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
 
     queue: QueueName
     attempt: Attempt
@@ -455,6 +459,7 @@ class Extend(ConcernsAttempts, Write, frozen=True, tag="extend"):
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WORK,)
     is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
     frees_room: ClassVar = True
 
     queue: QueueName
@@ -492,6 +497,7 @@ class CancelMessages(ConcernsAttempts, Write, frozen=True, tag="cancel_messages"
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WRITE,)
     is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
     adds_up: ClassVar = True
     frees_room: ClassVar = True
 

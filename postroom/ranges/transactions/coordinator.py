@@ -12,6 +12,10 @@ commit of the own part like any other: it waits for locks and intents, and its r
 one write it also leaves the COMMIT record, with the ballot, and the spans that have to hear of it.
 From its evaluation on it is *decided*, and nobody wounds it.
 
+Reads in other ranges wait for what has committed and is not carried out there. Claims of queues do
+not. A commit that changes queues in other ranges is therefore answered after these have carried it
+out, or after ``CARRIED_OUT_SECONDS``.
+
 Everything here is synchronous. ``step`` does what there is to do, and tells when it wants to be
 called again. Whatever a carrier answers is only noted until then.
 
@@ -61,6 +65,8 @@ PUT_OFF_SECONDS: Final = 0.002
 """The time after which a run is tried again that may not begin, since ranges are protected."""
 ASKED_AGAIN_SECONDS: Final = 0.5
 """The time after which a part is asked again that has not answered."""
+CARRIED_OUT_SECONDS: Final = 0.5
+"""The time after which a commit is answered that other ranges have not carried out."""
 
 
 class _Asked:
@@ -87,10 +93,11 @@ class CommitRun:
         ends_at: when it is over, unless it is decided.
         is_over: whether it will never commit.
         is_decided: whether its COMMIT record is evaluated.
+        name: the name of the commit, once it is decided.
     """
 
     __slots__ = (
-        "asked", "ballot", "calls", "ends_at", "generation", "is_decided", "is_over", "own",
+        "asked", "ballot", "calls", "ends_at", "generation", "is_decided", "is_over", "name", "own",
         "own_call", "request",
     )  # fmt: skip
 
@@ -103,6 +110,7 @@ class CommitRun:
         self.own_call: _OwnCall | None = None
         self.ends_at = ends_at
         self.is_over = self.is_decided = False
+        self.name = b""
 
     def preparation(self, part: Part) -> Prepare[Any]:
         """Return the request that prepares a part."""
@@ -121,6 +129,11 @@ class CommitRun:
         )  # fmt: skip
 
     @property
+    def is_carried_out_first(self) -> bool:
+        """Return whether other ranges carry it out before it is answered."""
+        return any(write.is_carried_out_first for each in self.asked for write in each.part.writes)
+
+    @property
     def spans(self) -> list[tuple[bytes, bytes | None]]:
         """Return the spans of the ranges that have prepared it."""
         return [(each.part.recipient.start, each.part.recipient.end) for each in self.asked]
@@ -137,6 +150,22 @@ class _OwnCall(Call):
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         self._ended(result, error)
+
+
+class _Answer:
+    """The answer of a commit that other ranges are to carry out first."""
+
+    __slots__ = ("_calls", "_result", "ends_at")
+
+    def __init__(self, calls: list[Call], result: Any, ends_at: float) -> None:
+        self._calls = calls
+        self._result = result
+        self.ends_at = ends_at
+
+    def give(self) -> None:
+        """Answer the calls."""
+        for call in self._calls:
+            call.complete(self._result, None)
 
 
 class Coordinator:
@@ -175,6 +204,7 @@ class Coordinator:
         self._second_rounds: dict[int, CommitRun] = self._parts.committer.second_rounds
         self._arrived: list[Call] = []
         self._answers: list[tuple[CommitRun, _Asked, Any]] = []
+        self._held_back: dict[bytes, _Answer] = {}
         self._number = 0
         self._asks_for_lease = False
         self._parts.committer.decide = self._decide
@@ -219,6 +249,8 @@ class Coordinator:
         self._answers.clear()
         for call in calls:
             call.complete(None, self._not_leaseholder())
+        for name in list(self._held_back):
+            self.carried_out(name)
 
     def _not_leaseholder(self) -> NotLeaseholder:
         leader = self._replica.group.leader
@@ -240,7 +272,18 @@ class Coordinator:
                 pause = min(pause, self._ask(run, now))
             else:
                 pause = min(pause, run.ends_at - now)
+        for name, answer in list(self._held_back.items()):
+            if answer.ends_at <= now:
+                self.carried_out(name)
+            else:
+                pause = min(pause, answer.ends_at - now)
         return pause
+
+    def carried_out(self, name: bytes) -> None:
+        """Answer a commit that other ranges have carried out."""
+        answer = self._held_back.pop(name, None)
+        if answer is not None:
+            answer.give()
 
     def _begin_arrived(self) -> float:
         """Begin the runs of the calls that have arrived; return when to look again."""
@@ -374,7 +417,7 @@ class Coordinator:
         prefix = keys.unresolved_prefix(self._replica.range_id)
         ctx.writes[prefix + name] = unresolved_record(unresolved)
         ctx.after.append(partial(self._decided, name, unresolved))
-        run.is_decided = True
+        run.is_decided, run.name = True, name
         return Committed(ctx.timestamp, answers)
 
     def _ended(
@@ -388,6 +431,10 @@ class Coordinator:
         if isinstance(error, WrongRange) and run.generation < self._bounds.descriptor.generation:
             error = _moved()  # it is divided otherwise now
         calls, run.calls = run.calls, []
+        if error is None and run.name and run.is_carried_out_first:
+            ends_at = self._monotonic() + CARRIED_OUT_SECONDS
+            self._held_back[run.name] = _Answer(calls, result, ends_at)
+            calls = []
         for call in calls:
             call.complete(result, error)
         if not run.is_decided:

@@ -105,6 +105,7 @@ class Resolver:
 
     Attributes:
         hurries: a function that returns whether commits are to be forgotten at once.
+        carried_out: a function that takes the name of a commit that all have carried out.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Resolver:
         self._wake = wake
         self._submit = submit
         self.hurries: Callable[[], bool] = lambda: False
+        self.carried_out: Callable[[bytes], None] = lambda _: None
         self._tellings: dict[bytes, _Telling] = {}
         self._answers: list[tuple[bytes, Span, Any]] = []
         self._dead: list[tuple[bytes, Ballot, list[Recipient]]] = []
@@ -223,6 +225,7 @@ class Resolver:
             telling.spans.pop(span, None)
             if not telling.spans:
                 del self._tellings[name]
+                self.carried_out(name)
                 if not self._heard:
                     self._forgets_at = self._monotonic() + FORGOTTEN_AFTER_SECONDS
                 self._heard[name] = None

@@ -70,6 +70,7 @@ class TransactionService:
         self.coordinator = Coordinator(
             replica, carrier, monotonic, wake, self.resolver.tell, self.resolver.died
         )
+        self.resolver.carried_out = self.coordinator.carried_out
         self.pusher = Pusher(
             replica.intents, carrier, monotonic, wake, self._end, replica.refuse_commit
         )

@@ -16,7 +16,9 @@ from postroom.messaging.queues.requests import (
     RejectMessages,
 )
 from postroom.ranges.requests import Get, Put
+from postroom.ranges.transactions.coordinator import CARRIED_OUT_SECONDS
 from postroom.ranges.transactions.requests import Ballot, Prepare
+from tests.messaging.one_range import Asked
 from tests.ranges.transactions.participant import (
     SECOND,
     Participant,
@@ -276,6 +278,51 @@ def test_attempts_in_three_ranges_end_together_with_a_write(store: Several) -> N
     assert store.value(A) == b"done"
 
 
+def decided(store: Several, *writes: Any) -> Asked:
+    """Return a commit that is decided, of which the other ranges have not heard."""
+    asked = store.commit(*writes)
+    store.step()
+    store.deliver_requests(Prepare)
+    store.deliver_answers()
+    store.step()
+    return asked
+
+
+def test_a_commit_that_settles_a_message_elsewhere_is_answered_when_it_is_settled(
+    store: Several,
+) -> None:
+    asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
+    assert not asked.answers
+    assert counted(store.owner(B)).acknowledged == 0
+    store.settle()
+    assert answer_of(asked).answers == [None, 1]
+    assert counted(store.owner(B)).acknowledged == 1
+
+
+def test_a_commit_that_settles_a_message_in_its_own_range_waits_for_no_other_range(
+    store: Several,
+) -> None:
+    asked = decided(store, Acknowledge(Q, [held(store.owner(A), A)]), Put(B, b"done"))
+    assert answer_of(asked).answers == [1, None]
+
+
+def test_a_commit_is_answered_though_another_range_does_not_carry_it_out(store: Several) -> None:
+    asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
+    store.network.packets.clear()
+    store.owner(A).pass_time(CARRIED_OUT_SECONDS / 2)
+    store.step()
+    assert not asked.answers
+    store.owner(A).pass_time(CARRIED_OUT_SECONDS)
+    store.step()
+    assert answer_of(asked).answers == [None, 1]
+
+
+def test_a_commit_is_answered_when_its_leaseholder_serves_no_longer(store: Several) -> None:
+    asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
+    store.owner(A).service.end_lease()
+    assert answer_of(asked).answers == [None, 1]
+
+
 def test_an_attempt_that_is_lost_in_any_range_refuses_everything(store: Several) -> None:
     attempts = [held(store.owner(key), key) for key in (A, B)]
     store.owner(B).commit(Acknowledge(Q, attempts[1:]), anchor=B)
@@ -300,13 +347,13 @@ def test_an_acknowledgement_and_a_message_stand_or_fall_together_if_a_leader_die
     store: Several, dies: str, *, is_decided: bool
 ) -> None:
     of = held(store.owner(B), B)
-    asked = store.commit(Put(A, b"done"), Acknowledge(Q, [of]), message(B + b"2"))
-    store.step()
-    store.deliver_requests(Prepare)
+    writes = [Put(A, b"done"), Acknowledge(Q, [of]), message(B + b"2")]
     if is_decided:
-        store.deliver_answers()
+        decided(store, *writes)
+    else:
+        store.commit(*writes)
         store.step()
-        assert answer_of(asked)
+        store.deliver_requests(Prepare)
     store.network.packets.clear()
     store.network.answers.clear()
     store.take_over(1 if dies == "anchor" else 2)
