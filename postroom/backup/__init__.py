@@ -11,8 +11,8 @@ are restored as they were.
 * ``calls``: ``db.backup`` in both forms.
 """
 
-from postroom.backup.restoring import RestoredBackup, restore
+from postroom.backup.restoring import RestoredBackup, find, restore
 from postroom.backup.taking import BackupResult
 from postroom.backup.verifying import verify
 
-__all__ = ["BackupResult", "RestoredBackup", "restore", "verify"]
+__all__ = ["BackupResult", "RestoredBackup", "find", "restore", "verify"]

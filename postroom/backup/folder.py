@@ -258,7 +258,12 @@ def _explained(path: Path) -> Generator[None]:
         ) from error
     except OSError as error:
         if not is_full(error):
-            raise
+            if error.filename is None:
+                raise
+            raise Invalid(
+                f"{error.filename} cannot be written: {error.strerror}; there is no backup in "
+                f"{path}: give another folder"
+            ) from error
         raise Unavailable(
             f"{path} cannot be written: {error.strerror}; there is no backup in it: free some "
             "room, and run it again"

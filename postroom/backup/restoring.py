@@ -71,7 +71,7 @@ def restore(
         Invalid: the backup is damaged, or not complete, and nothing was changed; or the store is
             not empty; or its counts in the end are not those of the manifest, and it stays closed.
     """
-    chain = Chain.of(BackupFolder(folder)).until(at)
+    chain = find(folder, at)
     image = _Image(chain, _checked(chain, progress))
     begun = db.images.begin(uuid.uuid4().bytes, chain.image, chain.timestamp)
     if begun is not None:
@@ -79,6 +79,15 @@ def restore(
     return RestoredBackup(
         chain.last.backup, Timestamp(chain.timestamp), image.tables, begun is None
     )
+
+
+def find(folder: str | Path, at: datetime | None = None) -> Chain:
+    """Return the chain of backups that a restore would take; its manifests are read.
+
+    Raises:
+        Invalid: one is missing or damaged, or there is none of this time.
+    """
+    return Chain.of(BackupFolder(folder)).until(at)
 
 
 class _Image(NamedTuple):

@@ -105,8 +105,14 @@ async def take(db: CoreDatabase, order: BackupOrder, elsewhere: Elsewhere) -> Ba
     if rate is not None and not rate > 0:
         raise ValueError(f"rate is a number of bytes in a second, above 0, not {rate}")
     target = BackupFolder(order.folder)
+    status = await db.status()
+    if target.path.resolve().is_relative_to(Path(status.path).resolve()):
+        raise Invalid(
+            f"{target.path} lies in the folder of the store, and would be lost with it; nothing "
+            "was changed: give a folder elsewhere, on another device if possible"
+        )
     before = None if order.since is None else _earlier(target, BackupFolder(order.since))
-    store = (await db.status()).store_id.hex()
+    store = status.store_id.hex()
     for each in (target.manifest(), None if before is None else before.last):
         if each is not None and each.store != store:
             raise Invalid(

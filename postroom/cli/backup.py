@@ -116,11 +116,13 @@ def restore(
     Run it again when it was killed: it goes on.
     """
     wanted = None if at is None else _time(at)
-    with store.open_or_create() as db, progress_shown(quiet=as_json) as progress:
-        if abandon:
+    if abandon:
+        with store.open_existing() as db:
             db.images.abandon()
-            print_line("the restore is abandoned: the store is empty, and serves")
-            return
+        print_line("the restore is abandoned: the store is empty, and serves")
+        return
+    backups.find(folder, wanted)  # before a store is made for nothing
+    with store.open_or_create() as db, progress_shown(quiet=as_json) as progress:
         done = backups.restore(db, folder, at=wanted, progress=progress)
     if as_json:
         print_json(_restored(done))

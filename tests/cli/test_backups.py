@@ -67,7 +67,17 @@ def test_refusals_of_backups_say_what_to_do(tmp_path: Path) -> None:
     assert failed_with(refused, 1, "has the time 2020-01-01", "no trail leads")
     assert failed_with(invoke("backup", full, "--path", str(tmp_path / "none")), 1, "no store")
     assert failed_with(invoke("backup", full, "--path", store, "--rate", "x"), 2, "is no size")
-    assert failed_with(invoke("restore", full, "--path", new, "--abandon"), 1, "restore")
+    assert failed_with(invoke("restore", full, "--path", new, "--abandon"), 1, "no store")
+    assert failed_with(invoke("restore", new, "--path", new), 1, "no complete backup")
+    assert not Path(new).exists(), "no store is made for a backup that is not there"
+    lines("put", "a", "1", "--path", new)
+    refused = invoke("restore", full, "--path", new, "--abandon")
+    assert failed_with(refused, 1, "nothing is being restored")
+    inside = invoke("backup", f"{store}/inside", "--path", store)
+    assert failed_with(inside, 1, "lies in the folder of the store", "give a folder elsewhere")
+    assert not (Path(store) / "inside").exists()
+    nowhere = invoke("backup", "/proc/none/full", "--path", store)
+    assert failed_with(nowhere, 1, "/proc/none", "no backup in", "give another folder")
 
 
 def test_a_restore_is_abandoned(tmp_path: Path) -> None:
