@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from postroom.client import arguments
 from postroom.client.sender import Sender
+from postroom.errors import Invalid
 from postroom.limits import (
     AUDITED_CHARACTERS_MAX,
     CLIENT_NAME_CHARACTERS_MAX,
@@ -18,7 +19,16 @@ from postroom.limits import (
 from postroom.ranges.access import Grant, GrantRights, ReadGrants, RevokeRights, granted_by
 from postroom.ranges.audit import AuditEntry, NoteActions, NotedAction, ReadAuditLog
 from postroom.ranges.contract import Role
-from postroom.ranges.rights import EVERY_VERB, Granted, Rights, Verb
+from postroom.ranges.rights import (
+    EVERY_QUEUE,
+    EVERY_VERB,
+    OF_KEYS,
+    OF_QUEUES,
+    Granted,
+    Rights,
+    Verb,
+    verb_names,
+)
 
 NotedWord: TypeAlias = Literal["done", "failed", "refused"]
 
@@ -41,7 +51,8 @@ class AccessCalls:
             queue: a queue, in place of keys; ``*``: every queue.
 
         Raises:
-            Invalid: there is no such verb, or there are too many grants; nothing was changed.
+            Invalid: there is no such verb, or it means nothing there, or there are too many grants;
+                nothing was changed.
             Unavailable, CommitUnknown: see ``put``.
             AccessDenied: this client may not administer that.
         """
@@ -51,6 +62,7 @@ class AccessCalls:
             arguments.key(prefix),
             "" if queue is None else _queue(queue),
         )
+        _check_meaning(request)
         return Verb(await self._sender.send(request))
 
     async def revoke(
@@ -144,3 +156,22 @@ class AccessCalls:
 
 def _queue(name: str) -> str:
     return arguments.name(name, "the name of a queue", QUEUE_NAME_BYTES_MAX)
+
+
+def _check_meaning(request: GrantRights) -> None:
+    """Check that each verb of a grant allows something.
+
+    Raises:
+        Invalid: one does not.
+    """
+    if request.prefix:
+        useless, there, elsewhere = OF_QUEUES, "keys", "a queue"
+    elif request.queue and request.queue != EVERY_QUEUE:
+        useless, there, elsewhere = OF_KEYS, "a queue", "keys"
+    else:
+        return
+    if named := verb_names(request.granted & useless):
+        raise Invalid(
+            f"{' and '.join(named)} on {there} would allow nothing; nothing was changed: grant it "
+            f"on {elsewhere}"
+        )

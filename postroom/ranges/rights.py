@@ -73,6 +73,12 @@ EVERY_QUEUE: Final = "*"
 """The name that stands for all queues in a grant."""
 
 
+OF_QUEUES: Final = Verb.ENQUEUE | Verb.WORK
+"""The verbs that mean nothing on some keys, but on all together with every queue."""
+OF_KEYS: Final = Verb.SEND | Verb.REAP
+"""The verbs that mean nothing on a queue, but on every queue together with all keys."""
+
+
 def verb_names(verbs: int) -> list[str]:
     """Return the names of some verbs."""
     return [verb.name.lower() for verb in Verb if verb & verbs and verb.name]

@@ -71,6 +71,11 @@ def test_keys_in_hexadecimal_digits(store: tuple[str, str]) -> None:
         (("grant", "shop", "fly"), ["there is no verb 'fly'", "read, write, send"]),
         (("grant", "", "read"), ["1 to 256 characters"]),
         (("grant", "shop", "read", "shop/", "--queue", "emails"), ["not of both"]),
+        (("grant", "shop", "read,work", "shop/"), ["work on keys would allow nothing", "a queue"]),
+        (
+            ("grant", "shop", "send,reap", "--queue", "emails"),
+            ["send and reap on a queue would allow nothing", "grant it on keys"],
+        ),
         (("revoke", "shop"), ["'shop' has no such grant", "postroom access list"]),
     ],
 )
