@@ -45,7 +45,6 @@ from postroom.ranges.evaluation import Evaluation
 LOOKED_AT_ONCE: Final = 2000
 """The number of inboxes that ``divide_some`` looks at."""
 _LOOKED_A_STEP: Final = 8
-_NAMED: Final = 3
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _STAGING: Final = {
@@ -95,29 +94,19 @@ class MessagingHalves:
     # --- records that cannot be divided
 
     def check(self, ctx: Evaluation) -> None:
-        """Check that there are neither queues nor staged rows.
+        """Check that there are no staged rows, and that the queues can be divided.
 
         Raises:
-            Invalid: there are.
+            Invalid: there are, or some cannot.
+            Unavailable: what an earlier split has left is not deleted yet.
         """
-        found = [*self._queues(ctx), *self._staged(ctx)]
+        found = self._staged(ctx)
         if found:
             raise Invalid(
                 f"range {self._range_id} has {', '.join(found)}, which cannot be divided; nothing "
                 "was changed: only ranges without them can be split"
             )
         self.queues.check(ctx)
-
-    def _queues(self, ctx: Evaluation) -> list[str]:
-        prefix = keys.queue_definitions_prefix(self._range_id)
-        names: list[str] = []
-        for raw, _ in ctx.iterate(prefix, keys.after_prefix(prefix)):
-            if len(names) == _NAMED:
-                return [*names, "other queues"]
-            name = raw[len(prefix) :]
-            dropped = raw.startswith(keys.dropped_queues_prefix(self._range_id))
-            names.append("a dropped queue" if dropped else f"the queue {name.decode()!r}")
-        return names
 
     def _staged(self, ctx: Evaluation) -> list[str]:
         found: dict[str, None] = {}

@@ -248,13 +248,23 @@ def test_a_range_does_not_split_while_a_member_cannot_read_the_entry(
         prepare(store, b"m")
 
 
-def test_a_range_with_queues_is_not_split(store: Store) -> None:
+def test_the_messages_of_a_queue_are_claimed_in_both_halves(store: Store) -> None:
     store.db.create_queue("orders")
-    with pytest.raises(Invalid, match="the queue 'orders'"):
-        prepare(store, b"m")
+    with store.db.begin() as tx:
+        for id_ in ("a", "b", "y", "z"):
+            tx.enqueue("orders", b"", id=id_)
+    (held,) = store.db.queue("orders").claim(1)
+    split(store, b"m")
+    store.advance(1.0)
+    claimed = [held]
+    for _ in range(2):
+        claimed += store.db.queue("orders").claim(10)
+    assert sorted(str(each.id) for each in claimed) == ["a", "b", "y", "z"]
+    assert store.db.queue("orders").acknowledge(claimed) == 4
+    split(store, b"b")
 
 
-def test_a_split_is_given_up_if_a_queue_was_made_meanwhile(
+def test_a_split_is_given_up_if_a_queue_with_a_limit_was_made_meanwhile(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as held:
@@ -262,10 +272,10 @@ def test_a_split_is_given_up_if_a_queue_was_made_meanwhile(
         prepare(store, b"m")
         waits = Asked(AwaitSplit(b"m"))
         store.node.replicas.submit(waits)
-        store.db.create_queue("orders")
+        store.db.create_queue("orders", max_concurrency=3)
         store.advance(1.0)
     store.advance(1.0)
-    assert "the queue 'orders'" in str(waits.answers[0][1])
+    assert "max_rate ('orders')" in str(waits.answers[0][1])
     assert spans(store) == [(1, b"", None)]
 
 

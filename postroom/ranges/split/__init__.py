@@ -18,5 +18,6 @@ of a range falls into four classes:
   half, and belongs to this range for now (:mod:`postroom.messaging.queues.dividing`).
 * *New*: descriptor, applied record, lease and what is collected (:mod:`.records`).
 
-A range with queues, staged rows, bulk loads or a restore is not split.
+A range with staged rows, bulk loads or a restore is not split, nor one whose queues have limits
+that hold for all of their messages (``max_concurrency``, ``max_rate``).
 """

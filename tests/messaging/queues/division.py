@@ -16,7 +16,6 @@ from postroom.messaging.counters import read_queue_counts
 from postroom.messaging.halves import MessagingHalves
 from postroom.messaging.queues import dividing, records
 from postroom.messaging.queues.cutting import HEAD_BYTES, cut, grown, less, unit_of
-from postroom.messaging.queues.definitions import Definitions
 from postroom.messaging.queues.dividing import IndexDivision, _divisions, _Index
 from postroom.messaging.queues.enqueueing import outstanding
 from postroom.messaging.queues.queries import QueueCounts
@@ -28,18 +27,8 @@ HELD_BACK: Final = "held back by the test"
 
 @contextmanager
 def divisible(copied_at_once: int = 1000) -> Iterator[None]:
-    """Let ranges with queues split, and know the definitions of the root."""
-    begin = Definitions.__init__
-
-    def of_root(definitions: Definitions, _: int) -> None:
-        begin(definitions, ROOT_ID)
-
-    def no_queues(*_: Any) -> list[str]:
-        return []
-
+    """Let queues be divided so many records a step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Definitions, "__init__", of_root)
-        patch.setattr(MessagingHalves, "_queues", no_queues)
         patch.setattr(dividing, "COPIED_AT_ONCE", copied_at_once)
         patch.setattr(dividing, "KEPT_UP_AT_ONCE", copied_at_once)
         yield

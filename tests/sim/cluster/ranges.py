@@ -25,6 +25,7 @@ from tests.sim.ranges_history import RangesHistory
 from tests.sim.simulation import EmbeddedSimulation
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import OVER_RANGES
+from tests.sim.workloads.jobs import JobsOverRanges
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.watchers import WatchersOverRanges
 from tests.sim.workloads.wholes import Wholes
@@ -36,6 +37,8 @@ WHOLES_SHARE: Final = 0.3
 """The share of runs in which stores are protected as a whole."""
 SHARE_MIN: Final = 0.004
 """The least share of events of an embedded store at which something breaks."""
+JOBS_SHARE: Final = 0.4
+"""The share of runs with queues."""
 WATCHERS_SHARE: Final = 0.3
 """The share of runs in which clients watch all ranges."""
 AGEING_SHARE: Final = 0.15
@@ -141,6 +144,8 @@ def drawn_workloads(simulation: Simulation, number: int) -> list[Workload]:
     drawn = [make() for make in simulation.random.sample([*OVER_RANGES, *recorded], number)]
     if Random(f"watchers {simulation.seed}").random() < WATCHERS_SHARE:
         drawn.append(WatchersOverRanges())
+    if Random(f"queues {simulation.seed}").random() < JOBS_SHARE:
+        drawn.append(JobsOverRanges())
     if Random(f"wholes {simulation.seed}").random() < WHOLES_SHARE:
         drawn.append(Wholes())
     return drawn

@@ -72,11 +72,13 @@ class Jobs:
         """The jobs of answered commits by group of the ordered queue, with first schedules."""
         self._ended: set[bytes] = set()
 
+    max_concurrency: int | None = 5
+
     async def setup(self, db: CoreDatabase) -> None:
         """Create two queues."""
         plain = QueueSettings(
-            ack_wait=ACK_WAIT, max_backoff=1.0, max_attempts=None, max_concurrency=5,
-            purge_after=0.5, cache_size=8,
+            ack_wait=ACK_WAIT, max_backoff=1.0, max_attempts=None, cache_size=8,
+            max_concurrency=self.max_concurrency, purge_after=0.5,
         )  # fmt: skip
         lanes = QueueSettings(
             ack_wait=ACK_WAIT, max_backoff=0.5, max_attempts=None, order="group", cache_size=8
@@ -123,7 +125,7 @@ class Jobs:
         sender = client.db._sender
         consumer = sender.next_id()[:8] + client.life.to_bytes(8, "big")
         kinds = choose([None, None, KINDS[:1], KINDS[1:]])
-        known = {group: dict(jobs) for group, jobs in self._sent.items()}
+        known = await self._known(client, queue)
         wait = choose([True, False])
         claim = ClaimQueue(
             queue, consumer, choose([1, 2, 5]), ClaimSelection(kinds=kinds), wait,
@@ -146,6 +148,10 @@ class Jobs:
             held = sender.monotonic() - asked_at
             is_early = held < ACK_WAIT and isinstance(sender, LocalProcess)
             assert not (is_early and TIME_IS_OVER in why), f"after {held} s: {why}"
+
+    async def _known(self, _: Client, __: str) -> dict[str, dict[bytes, int]]:
+        """Return the jobs of the ordered queue that are there, or were, by group."""
+        return {group: dict(jobs) for group, jobs in self._sent.items()}
 
     def _check_claimed(
         self, client: Client, queue: str, message: StoredQueueMessage, now: int, asked_at: float
@@ -223,6 +229,19 @@ class Jobs:
         done = [key.split(b"/")[1] for key, _ in await pairs(db, b"job done/")]
         assert sorted(done + left) == sorted(sent), f"sent: {sent}, done: {done}, left: {left}"
         assert self._ended <= set(done), "what was acknowledged is not done"
+
+
+class JobsOverRanges(Jobs):
+    """Jobs in queues whose ranges split, which keep no limits as a whole."""
+
+    max_concurrency = None
+
+    async def _known(self, client: Client, queue: str) -> dict[str, dict[bytes, int]]:
+        """Return the jobs that have arrived by group, which may be later than their commits."""
+        found: dict[str, dict[bytes, int]] = defaultdict(dict)
+        for each in await _list(client.db, LANES, "") if queue == LANES else ():
+            found[each.group][each.id] = each.first_scheduled
+        return found
 
 
 async def _commit(db: CoreDatabase, *writes: Any) -> Committed:
