@@ -73,7 +73,6 @@ def demo(
 
     Then the first aircraft are turned round where they have arrived, by the workers of a queue.
     Kill it at any moment and start it again: it goes on, and still ends exact.
-    With several ranges no aircraft is turned round.
     """
     if spark and (ranges or 1) > 1:
         raise typer.BadParameter("Spark needs a store of one range: leave out --spark or --ranges")

@@ -139,20 +139,11 @@ async def plan_splits(
     return Splits(console, db, list(islice(new, wanted - len(starts))))
 
 
-async def has_one_range(console: Console, db: postroom.aio.Database, *, spark: bool) -> bool:
-    """Return whether a store has one range; say which acts are left out otherwise.
-
-    Args:
-        console: what to tell it.
-        db: the store.
-        spark: whether the third act was asked for.
-    """
+async def tell_ranges(console: Console, db: postroom.aio.Database) -> bool:
+    """Tell which node leads how many ranges, if there are several; return whether there are."""
     leaders = Counter(each.leader for each in await db.ranges())
     if leaders.total() == 1:
-        return True
+        return False
     led = ", ".join(f"{count} led by node {node}" for node, count in sorted(leaders.items()))
     console.out(f"{counted(leaders.total(), 'range')}: {led}", highlight=False)
-    console.out("The second act is left out: its queue needs a store of one range.")
-    if spark:
-        console.out("The third act is left out: Spark needs a store of one range.")
-    return False
+    return True

@@ -47,7 +47,6 @@ from postroom.messaging.queues.definitions import (
 )
 from postroom.messaging.queues.learning import Learning
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.news import DefinitionNews
 from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, index_in_use
 from postroom.messaging.queues.requests import (
     CreateQueue,
@@ -63,6 +62,7 @@ from postroom.ranges.ports import Registry
 from postroom.ranges.state import APPLIED_RECORD
 
 if TYPE_CHECKING:
+    from postroom.messaging.queues.claiming import QueueEnvironment
     from postroom.messaging.queues.range_queues import RangeQueues
 
 MANAGERS_KEPT: Final = 4096
@@ -77,7 +77,7 @@ class Directory:
     Args:
         range_id: the id of the range.
         host: the host that managers are given.
-        news: the definitions that the node has heard of.
+        environment: has the definitions that the node has heard of.
         begin: a function that makes a manager from the stored state, or raises ``QueueDamaged``.
         on_dropped: called with the queue that is gone.
 
@@ -95,15 +95,15 @@ class Directory:
         self,
         range_id: int,
         host: RangeQueues,
-        news: DefinitionNews,
+        environment: QueueEnvironment,
         begin: Callable[[QueueDefinition], Manager],
         on_dropped: Callable[[str, Manager | None], None],
     ) -> None:
         self._range_id = range_id
         self.is_root = range_id == ROOT_ID
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
-        self._news = news
-        self.learning = Learning(range_id, news)
+        self._news = environment.news
+        self.learning = Learning(range_id, environment.news, environment.wake_tokens)
         self._host = host
         self._begin = begin
         self._on_dropped = on_dropped
@@ -132,13 +132,12 @@ class Directory:
         Raises:
             Invalid: there is no such queue.
             QueueDamaged: it is set aside.
-            Unavailable: the range has yet to learn of it.
+            MustWait: the range has yet to learn of it.
         """
-        self.learning.check()
-        manager = self.manager(name)
+        manager = self.manager(name) if self.learning.knows else None
         if manager is None:
+            self.learning.wait()
             self._check_not_damaged(name, None)
-            self.learning.check_news()
             raise no_such_queue(name)
         return manager
 

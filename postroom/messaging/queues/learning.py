@@ -24,7 +24,7 @@ from postroom.messaging.queues.news import DefinitionNews, QueueListener
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
-from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluation import Evaluation, MustWait
 
 TakeQueue: TypeAlias = Callable[[str, QueueDefinition | None, QueueDamaged | None], None]
 """A function that takes what is defined under a name: a queue, none, or one that is damaged."""
@@ -52,13 +52,17 @@ class Learning:
     Args:
         range_id: the id of the range.
         news: the definitions that its node has heard of.
+        wake_tokens: lets requests go on that wait for tokens, such as this object.
 
     Attributes:
         version: the version that the range has learned.
         knows: whether memory has what the range has learned.
     """
 
-    def __init__(self, range_id: int, news: DefinitionNews) -> None:
+    def __init__(
+        self, range_id: int, news: DefinitionNews, wake_tokens: Callable[[list[object]], None]
+    ) -> None:
+        self._wake_tokens = wake_tokens
         self._range_id = range_id
         self._is_root = range_id == ROOT_ID
         self._key = keys.record_key(range_id, DEFINITIONS_RECORD)
@@ -91,6 +95,15 @@ class Learning:
         """
         if not self.knows:
             raise self._ignorance()
+
+    def wait(self) -> None:
+        """Let a read wait for what the range has yet to learn.
+
+        Raises:
+            MustWait: there is something.
+        """
+        if not self.knows or self.has_news:
+            raise MustWait(self)
 
     def check_news(self) -> None:
         """Check that the range knows of all queues of which its node has heard.
@@ -158,3 +171,4 @@ class Learning:
             if self._changed.get(each[0], version) <= version:
                 self._changed.pop(each[0], None)
             take(*each)
+        self._wake_tokens([self])

@@ -128,9 +128,7 @@ class RangeQueues:
         )  # fmt: skip
         self._wall_seen = self._kept_seen = 0
         self._troubles: dict[str, Trouble] = {}
-        self._directory = Directory(
-            range_id, self, environment.news, self._begin, self._has_dropped
-        )
+        self._directory = Directory(range_id, self, environment, self._begin, self._has_dropped)
         self._learning = self._directory.learning
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
@@ -322,6 +320,7 @@ class RangeQueues:
         if self._learning.hear(names):
             assert self._stored is not None
             self.restart(self._stored)  # until now this node knew less than the range
+            self._environment.wake_tokens([self._learning])
         if self._learning.has_news:
             self._environment.wake()
 

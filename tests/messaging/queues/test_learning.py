@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from postroom.errors import Invalid, Unavailable
+from postroom.errors import Invalid, NoSuchQueue, Unavailable
 from postroom.kv import keys
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.learning import learned_version
+from postroom.messaging.queues.queries import ReadQueueStats
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
     ClaimQueue,
@@ -83,8 +84,7 @@ class Part(OneRange):
             self.pass_time(1.0)
 
     def claim(self, number: int = 10) -> list[StoredQueueMessage]:
-        consumer = b"a client" + next(_numbers).to_bytes(8, "big")
-        asked = self.ask(ClaimQueue(Q, consumer, number, ClaimSelection(), homes=HOMES))
+        asked = self.ask(claim_request(number))
         if not asked.answers:
             self.advance()
         [(claimed, error)] = asked.answers
@@ -98,6 +98,11 @@ class Part(OneRange):
         found = [raw for raw, _ in self.engine.iterate(keys.DATA, keys.DATA_END)]
         suffixes = [(raw, raw.index(keys.END_OF_KEY, 1) + 2) for raw in found]
         return [keys.user_key(raw) for raw, end in suffixes if raw[end:][:1] == keys.QUEUE_BODY]
+
+
+def claim_request(messages_max: int) -> ClaimQueue:
+    consumer = b"a client" + next(_numbers).to_bytes(8, "big")
+    return ClaimQueue(Q, consumer, messages_max, ClaimSelection(), homes=HOMES)
 
 
 def queue(number: int, *, paused: bool = False, **settings: Any) -> QueueDefinition:
@@ -191,16 +196,29 @@ def test_a_node_that_lags_serves_no_queue_and_deletes_none_that_it_has_not_heard
     one.advance()
     one.enqueue(b"x")
     lagging = one.on_a_node_that_has_heard_of(queue(1), version=1)
+    waits = lagging.ask(claim_request(1))
     for _ in range(3):
-        for act in (lambda: lagging.enqueue(b"y"), lagging.claim):
-            with pytest.raises(Unavailable, match="yet to learn"):
-                act()
+        with pytest.raises(Unavailable, match="yet to learn"):
+            lagging.enqueue(b"y")
         lagging.advance()
-    assert lagging.bodies() == [b"x"]
+    assert (lagging.bodies(), waits.answers) == ([b"x"], [])
     lagging.hear(Q, queue(2))
     lagging.advance()
     lagging.enqueue(b"y")
-    assert [each.id for each in lagging.claim()] == [b"x", b"y"]
+    [(claimed, _)] = waits.answers
+    assert [each.id for each in (*claimed.messages, *lagging.claim())] == [b"x", b"y"]
+
+
+def test_a_read_waits_until_the_range_has_learned_of_a_queue() -> None:
+    one = Part()
+    one.hear(Q, queue(1))
+    waiting = [one.ask(ReadQueueStats(Q)) for _ in range(3)]
+    waiting.append(one.ask(ReadQueueStats("another")))
+    assert [each.answers for each in waiting] == [[]] * 4
+    one.advance()
+    *found, (_, error) = [each.answers[0] for each in waiting]
+    assert [stats.ready for stats, _ in found] == [0] * 3
+    assert isinstance(error, NoSuchQueue)
 
 
 def test_a_change_that_came_for_a_queue_waits_until_the_range_knows_what_became_of_it() -> None:
