@@ -144,24 +144,20 @@ async def replay_missing(
     return total
 
 
-async def compare(
-    console: Console, db: postroom.aio.Database, total: int, turned: int | None
-) -> bool:
+async def compare(console: Console, db: postroom.aio.Database, total: int, turned: int) -> bool:
     """Compare the store with its departures and turn-rounds; print a table.
 
     Args:
         console: what to tell it.
         db: the store.
         total: how many departures there are.
-        turned: after how many departures there are turn-rounds; ``None``: there are none.
+        turned: after how many departures there are turn-rounds.
 
     Returns:
         Whether the store is exact.
     """
     console.print("Comparing the store with the source ...")
-    findings = await check(db, flights(total))
-    if turned is not None:
-        findings += await check_turn_rounds(db, legs(turned))
+    findings = await check(db, flights(total)) + await check_turn_rounds(db, legs(turned))
     show_comparisons(console, findings)
     return all(finding.passed for finding in findings)
 
