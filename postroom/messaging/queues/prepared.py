@@ -18,10 +18,9 @@ from functools import partial
 from types import GeneratorType
 from typing import Any, Final
 
-from postroom.errors import LeaseLost
+from postroom.errors import Error, Unavailable
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import IGNORED, Enqueueing
-from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
@@ -64,19 +63,17 @@ def _carry_out(
         write: the write.
         answer: the answer of its trial.
     """
-    if answer == IGNORED or not _is_there(directory, ctx, write.queue):
+    if answer == IGNORED:
         return
+    ctx.begin_step()
     try:
+        if directory.find_if_there(ctx, write.queue) is None:
+            return
         evaluating = evaluate(ctx, write)
         if type(evaluating) is GeneratorType:
             yield from evaluating
-    except LeaseLost:
-        _log.info("the queue %r was made anew while a transaction committed", write.queue)
-
-
-def _is_there(directory: Directory, ctx: Evaluation, queue: str) -> bool:
-    try:
-        return directory.find_if_there(ctx, queue) is not None
-    except QueueDamaged as error:
-        _log.error("a committed change of a damaged queue is left out: %s", error)
-        return False
+    except Unavailable:
+        raise  # the range has yet to learn of the queue
+    except Error as error:  # it is damaged, or was made anew meanwhile
+        ctx.undo_step()
+        _log.error("a committed change of the queue %r is left out: %s", write.queue, error)

@@ -266,6 +266,21 @@ def test_a_transaction_commits_though_its_queue_was_made_anew_meanwhile(
     assert counted(member).acknowledged == 0
 
 
+def test_a_transaction_commits_though_a_record_of_its_queue_is_damaged_meanwhile(
+    member: Participant, caplog: pytest.LogCaptureFixture
+) -> None:
+    id_ = transaction_id()
+    at = member.prepare(id_, message(b"k", group="g"), Put(b"v", b"1")).timestamp
+    manager = member.messaging.queues._directory.known(Q)
+    member.engine.write({manager.layout.group_key("g"): b"\xc1"}, sync=True)
+    after = member.taken_over()
+    after.resolve(id_, at + SECOND)
+    assert after.value(b"v") == b"1"
+    assert after.records() == 0
+    assert counted(after).enqueued == 0
+    assert "is left out" in caplog.text
+
+
 # --- whole transactions
 
 
