@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from postroom.ranges import feed
-from postroom.ranges.requests import CommittedChanges, ScanChanges
+from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
 
 
 def awaits_change(request: Any) -> bool:
@@ -41,6 +41,15 @@ def nothing_new(request: ScanChanges) -> CommittedChanges:
 def in_one_order(answers: Iterable[CommittedChanges]) -> CommittedChanges:
     """Return the changes of several ranges in the order of commits, as many as one answer has."""
     told = list(answers)
-    until = min(each.until for each in told)
-    changes = [change for each in told for change in each.changes if change.timestamp <= until]
-    return feed.in_order(changes, until)
+    until = complete_until(told)
+    return feed.in_order(up_to([change for each in told for change in each.changes], until), until)
+
+
+def complete_until(answers: Iterable[CommittedChanges]) -> int:
+    """Return the timestamp up to which all ranges have told their changes."""
+    return min(each.until for each in answers)
+
+
+def up_to(changes: list[CommittedChange], until: int) -> list[CommittedChange]:
+    """Leave out the changes after a timestamp: they come with the next answer."""
+    return [change for change in changes if change.timestamp <= until]

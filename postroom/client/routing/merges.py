@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from postroom.client.routing.changes import asked_until, in_one_order
+from postroom.client.routing.changes import asked_until, complete_until, in_one_order
 from postroom.client.routing.claims import asks_one_range, joined_answers, turned
 from postroom.client.routing.queue_merges import (
     joined_pages,
@@ -143,7 +143,7 @@ def following(request: Any, answered: list[AnsweredPart]) -> Any:
     """Return the request for a part, after the answers to some others."""
     if type(request) is not ScanChanges or not answered:
         return request
-    return asked_until(request, min(each.answer.until for each in answered))
+    return asked_until(request, complete_until(each.answer for each in answered))
 
 
 def _values(request: GetMany, answered: list[AnsweredPart]) -> Values:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from postroom.client.routing import assignment
+from postroom.client.routing.merges import WINDOWS
 from postroom.limits import REQUEST_SECONDS
 from postroom.messaging.requests import ListDeadLetters
+from postroom.protocol.failures import WITHDRAWN
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CommittedChange, CommittedChanges, GetMany, ScanChanges
 from tests.client.routing.test_many_ranges import LED, RIGHT, asked_at, three, welcome_all
@@ -73,6 +75,41 @@ def test_a_wait_in_a_range_that_was_split_is_over_for_all_ranges() -> None:
     ]
     assert not waits
     assert not call.error
+
+
+def test_a_watch_of_ten_thousand_ranges_is_answered_with_few_requests_under_way() -> None:
+    cuts = [b"%04d" % number for number in range(9999)]
+    bounds = enumerate(zip([b"", *cuts], [*cuts, None], strict=True), 1)
+    ranges = [RangeDescriptor(number, start, end, 2) for number, (start, end) in bounds]
+    world = World()
+    node = world.to("a:1")
+    node.leads(*ranges)
+    change = CommittedChange(50, ranges[7000].start, b"v", False)
+    for _ in range(2):
+        call = world.ask(ScanChanges(b"", None, 10))
+        assert len(asked_now(node)) == len(ranges)
+        node.answer(min(node.requests) + 7000, CommittedChanges([change], 50))
+        for withdrawn in batched(node.withdrawn):
+            answer_together(node, dict.fromkeys(withdrawn, (None, (WITHDRAWN, "", None))))
+        node.withdrawn.clear()
+        while not call.answers:
+            asked = asked_now(node)
+            assert 0 < len(asked) <= WINDOWS[ScanChanges]
+            told = {each: [change] * (asked[each].start == change.key) for each in asked}
+            answer_together(node, {each: (CommittedChanges(told[each], 50),) for each in asked})
+        assert call.result == CommittedChanges([change], 50)
+        assert not node.requests
+
+
+def batched(numbers: list[int]) -> list[list[int]]:
+    return [numbers[first : first + 256] for first in range(0, len(numbers), 256)]
+
+
+def answer_together(node: Stream, told: dict[int, Any]) -> None:
+    """Answer requests in one frame."""
+    for number in told:
+        del node.requests[number]
+    node.say(1, node.world.clock(), 1, [(number, *answer) for number, answer in told.items()])
 
 
 def test_a_client_waits_in_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from postroom.server.assembly import GENERAL_ONLY
-from tests.sim.cluster import long_checks, range_schedules, schedules
+from tests.sim.cluster import long_checks, range_schedules, schedules, watch_schedules
 from tests.sim.cluster.broken import (
     Patch,
     attempts,
@@ -43,6 +43,7 @@ from tests.sim.cluster.broken import (
     shares,
     spanning,
     upkeep,
+    watches,
 )
 from tests.sim.cluster.schedules import Schedule
 from tests.sim.runs import (
@@ -187,6 +188,36 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         range_schedules.write_between_two_reads,
     ),
     Mutation(spanning.ranges_hear_of_no_commit, 300, EMBEDDED_RANGES, known=181),
+    Mutation(
+        watches.farthest_range_tells_for_all,
+        20,
+        SCHEDULE,
+        watch_schedules.answers_that_are_complete_up_to_different_timestamps,
+    ),
+    Mutation(
+        watches.changes_stay_that_come_again,
+        20,
+        SCHEDULE,
+        watch_schedules.answers_that_are_complete_up_to_different_timestamps,
+    ),
+    Mutation(
+        watches.commits_under_way_are_passed_by,
+        1,
+        SCHEDULE,
+        watch_schedules.commit_that_is_under_way_below_a_change_elsewhere,
+    ),
+    Mutation(
+        watches.prepared_writes_are_passed_by,
+        1,
+        SCHEDULE,
+        watch_schedules.commit_that_is_resolved_after_a_later_one,
+    ),
+    Mutation(
+        watches.resolved_writes_are_in_no_order,
+        1,
+        SCHEDULE,
+        watch_schedules.commit_that_is_resolved_after_a_later_one,
+    ),
     Mutation(handing_over.no_marks, 100, EMBEDDED_RANGES),
     Mutation(
         handing_over.marks_are_forgotten_at_a_split,

@@ -59,11 +59,11 @@ def write_skew_of_two_transactions(seed: int) -> None:
         first    reads n ─ prepared in the right range ── its answer is late ──▶ writes a
         second   reads a ───────────────────────────────▶ writes n
     """
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         one, _, _ = cluster.machines
         first, second = client(cluster, "first"), client(cluster, "second")
         committed: list[str] = []
-        with _held(one, Prepare, answers=True) as held:
+        with held_calls(one, Prepare, answers=True) as held:
             _spawn(cluster, "first", _copy(first, RIGHT, LEFT, b"first", committed))
             until(cluster, lambda: held)
             _spawn(cluster, "second", _copy(second, LEFT, RIGHT, b"second", committed))
@@ -75,10 +75,10 @@ def write_skew_of_two_transactions(seed: int) -> None:
 
 def write_below_a_commit_that_has_read_the_key(seed: int) -> None:
     """Write what a commit has only read, where the clock is behind that of the commit."""
-    with _two_ranges(seed, tells_time=False) as cluster:
+    with two_ranges(seed, tells_time=False) as cluster:
         one, _, _ = cluster.machines
         reader, writer = client(cluster, "reader"), client(cluster, "writer")
-        _let_clock_lead(one)
+        let_clock_lead(one)
         read = cluster.run(_reading(reader, RIGHT, LEFT), "it commits", PATIENCE_SECONDS)
         cluster.agenda.run(1.0)  # the right range has heard of it
         written = cluster.run(_writing(writer, RIGHT), "it commits", PATIENCE_SECONDS)
@@ -87,13 +87,13 @@ def write_below_a_commit_that_has_read_the_key(seed: int) -> None:
 
 def commit_above_a_reader(seed: int) -> None:
     """Let a reader pass by what is prepared, by a later clock than that of the commit."""
-    with _two_ranges(seed, tells_time=False) as cluster:
+    with two_ranges(seed, tells_time=False) as cluster:
         one, two, _ = cluster.machines
         db, reader = client(cluster, "client"), client(cluster, "reader")
-        with _held(one, Prepare, answers=True) as held:
+        with held_calls(one, Prepare, answers=True) as held:
             task = cluster.spawn("commit", _put_both_once(db))
             until(cluster, lambda: held)
-            _let_clock_lead(two)
+            let_clock_lead(two)
             tx = reader.begin()
             cluster.run(tx.get(RIGHT), "it is read", PATIENCE_SECONDS)
         until(cluster, lambda: task.done)
@@ -103,10 +103,10 @@ def commit_above_a_reader(seed: int) -> None:
 
 def run_that_was_given_up(seed: int) -> None:
     """Let the answer of a part come after the commit was given up, and its client has died."""
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         one, _, _ = cluster.machines
         db = client(cluster, "client")
-        with _held(one, Prepare, answers=True) as held:
+        with held_calls(one, Prepare, answers=True) as held:
             task = cluster.spawn("commit", _put_both_once(db))
             until(cluster, lambda: held)
             cluster.kill(task, db)
@@ -124,11 +124,11 @@ def word_of_an_earlier_run(seed: int) -> None:
         second run                          prepared ── committed ── "committed" is late ─┐ │
         right range  ◀────────────────────────────────────────────────── "committed", "dead"
     """
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         one, _, _ = cluster.machines
         db = client(cluster, "client")
-        with _held(one, Resolve) as words:
-            with _held(one, Prepare, answers=True) as held:
+        with held_calls(one, Resolve) as words:
+            with held_calls(one, Prepare, answers=True) as held:
                 task = cluster.spawn("commit", db.run(_put_both))
                 until(cluster, lambda: held)
                 until(cluster, lambda: words)
@@ -142,9 +142,9 @@ def word_of_an_earlier_run(seed: int) -> None:
 
 def read_of_what_was_acknowledged_elsewhere(seed: int) -> None:
     """Begin to read by a clock that is behind that of a range whose write was acknowledged."""
-    with _two_ranges(seed, tells_time=False) as cluster:
+    with two_ranges(seed, tells_time=False) as cluster:
         _, two, _ = cluster.machines
-        _let_clock_lead(two)
+        let_clock_lead(two)
         writer, reader = client(cluster, "writer"), client(cluster, "reader")
         cluster.run(writer.put(RIGHT, b"new"), "a put", PATIENCE_SECONDS)
         tx = reader.begin()
@@ -155,7 +155,7 @@ def read_of_what_was_acknowledged_elsewhere(seed: int) -> None:
 
 def write_between_two_reads(seed: int) -> None:
     """Write in both ranges after a transaction has read in one, before it reads in the other."""
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         writer, reader = client(cluster, "writer"), client(cluster, "reader")
         seen: list[bytes] = []
 
@@ -173,7 +173,7 @@ def write_between_two_reads(seed: int) -> None:
 
 def batch_for_a_part_of_a_range(seed: int) -> None:
     """Let a range hand over the messages for one key of another range, then the older ones."""
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         one, _, _ = cluster.machines
         db = client(cluster, "client")
         assert one.node is not None
@@ -186,7 +186,7 @@ def batch_for_a_part_of_a_range(seed: int) -> None:
             if key >= _CUT
             else recipient_of(key)
         )
-        with _held(one, HandOver) as held:
+        with held_calls(one, HandOver) as held:
             for number in range(_MESSAGES):
                 for key in _IN_ONE_LANE:
                     cluster.run(_send(db, key, b"%d" % number), "it is sent", PATIENCE_SECONDS)
@@ -206,10 +206,10 @@ def batch_that_is_sent_again_after_a_split(seed: int) -> None:
         left range   a message ──▶ taken ── the answer is lost ────────── the message, again
         right range                ──── consumed ──── splits: a third range ──▶ knows it
     """
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         one, _, _ = cluster.machines
         db, administrator = client(cluster, "client"), client(cluster, ADMINISTRATOR)
-        with _held(one, HandOver, answers=True) as held:
+        with held_calls(one, HandOver, answers=True) as held:
             cluster.run(_send(db, RIGHT, b"0"), "it is sent", PATIENCE_SECONDS)
             until(cluster, lambda: held)
             cluster.run(reap_all(db, RIGHT), "it is reaped", PATIENCE_SECONDS)
@@ -227,7 +227,7 @@ def snapshot_of_a_right_half_before_its_split(seed: int) -> None:
         machine 1   leads the right half ── a snapshot ──▶ machine 3   has not heard of the split
         machine 2   leads the left half ── cut off from ── machine 3
     """
-    with _two_ranges(seed) as cluster:
+    with two_ranges(seed) as cluster:
         one, two, three = cluster.machines
         db = client(cluster, ADMINISTRATOR)
         cluster.network.cut(two.name, three.name)
@@ -248,7 +248,7 @@ def snapshot_of_a_right_half_before_its_split(seed: int) -> None:
 
 
 @contextmanager
-def _two_ranges(seed: int, *, tells_time: bool = True) -> Iterator[Cluster]:
+def two_ranges(seed: int, *, tells_time: bool = True) -> Iterator[Cluster]:
     """Run three nodes with two ranges; the second node has the lease of the right one."""
     update = HybridLogicalClock.update if tells_time else lambda *_: None
     with patch.object(HybridLogicalClock, "update", update), three_nodes(seed) as cluster:
@@ -263,7 +263,7 @@ def _two_ranges(seed: int, *, tells_time: bool = True) -> Iterator[Cluster]:
         yield cluster
 
 
-def _let_clock_lead(machine: Machine) -> None:
+def let_clock_lead(machine: Machine) -> None:
     """Let the clock of a node be far ahead of the others, as after a wrong time of its machine."""
     assert machine.node is not None
     clock = machine.node.clock
@@ -280,7 +280,7 @@ def _serves(machine: Machine, range_id: int) -> bool:
 
 
 @contextmanager
-def _held(
+def held_calls(
     machine: Machine, kind: type, *, answers: bool = False
 ) -> Iterator[list[Callable[[], object]]]:
     """Hold the calls of a node to ranges, or their answers, until the block ends."""

@@ -72,6 +72,11 @@ QUICK = (
     "batch_marks_the_whole_range",
     "marks_are_forgotten_at_a_split",
     "snapshots_overlap",
+    "farthest_range_tells_for_all",
+    "changes_stay_that_come_again",
+    "commits_under_way_are_passed_by",
+    "prepared_writes_are_passed_by",
+    "resolved_writes_are_in_no_order",
 )
 
 

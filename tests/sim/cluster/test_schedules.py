@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster import long_checks, range_schedules, schedules
+from tests.sim.cluster import long_checks, range_schedules, schedules, watch_schedules
 from tests.sim.cluster.schedules import Schedule
 
 FEW_SECONDS = (
@@ -27,6 +27,9 @@ FEW_SECONDS = (
     range_schedules.batch_for_a_part_of_a_range,
     range_schedules.batch_that_is_sent_again_after_a_split,
     range_schedules.snapshot_of_a_right_half_before_its_split,
+    watch_schedules.answers_that_are_complete_up_to_different_timestamps,
+    watch_schedules.commit_that_is_under_way_below_a_change_elsewhere,
+    watch_schedules.commit_that_is_resolved_after_a_later_one,
 )
 SCHEDULES = [(each, seed) for each in FEW_SECONDS for seed in range(5)]
 SCHEDULES.append((schedules.snapshot_that_outlasts_its_garbage, 0))
