@@ -14,7 +14,9 @@ since.
 
 Locks of several ranges could be waited for in a circle, which no range sees. A transaction that has
 a lock in one range waits only a moment for one in another range. If that is not enough, it is a
-conflict, and its next try locks both keys before it begins, in the order of the ranges.
+conflict, and its next try locks both keys before it begins, in the order of the ranges. The range
+of a lock is the one that the client knows of when it has it. A right half forgets the locks of
+before its split: for each lock in a circle, its holder has heard of the range.
 
 While everything read so far is locked, the timestamp *moves*: the answer to ``get_for_update`` may
 be from a later one, since no other transaction could change those keys in between.
@@ -172,6 +174,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
                 self.timestamp = reply.timestamp
             if self._settles(reply.timestamp):
                 break
+        self.locks_elsewhere(key)  # it may have been split meanwhile, and the client knows now
         if self._sender.range_of is not None and self._is_elsewhere(key):
             self.has_moved = True  # the lock was refused if anything later exists there
         self.add(key)
@@ -179,7 +182,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         return reply
 
     def locks_elsewhere(self, key: bytes) -> bool:
-        """Note that ``key`` is to be locked; return whether it has locks in another range."""
+        """Note that ``key`` is, or is to be, locked; return whether locks are in another range."""
         range_id = self._sender.range_id(key) or UNKNOWN_RANGE
         if not self.lock_range:
             self.lock_range = range_id

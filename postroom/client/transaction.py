@@ -317,12 +317,12 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         request = GetForUpdate(
             key, 0, self._id, lifetime.remaining(), lifetime.age or lifetime.began
         )
-        self._reads.locks_elsewhere(key)
         lifetime.holds = True
         try:
             await self._sender.send(request, patience)
         except DeadlineExceeded:
             return False
+        self._reads.locks_elsewhere(key)
         self._lifetime.check_still_open()
         return True
 
@@ -346,8 +346,6 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     async def _lock(self, lost: Lost) -> None:
         lifetime = self._lifetime
-        for key in (*lost.keys, *(bound for span in lost.spans for bound in span if bound)):
-            self._reads.locks_elsewhere(key)
         lifetime.holds = True
         request = Lock([*lost.keys], [*lost.spans], self._id, lifetime.remaining(), lifetime.age)
         try:
@@ -359,6 +357,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
                 "other transactions hold what this one lost before, and did not end in time; "
                 "nothing was changed: try again (run() does)"
             ) from None
+        for key in (*lost.keys, *(bound for span in lost.spans for bound in span if bound)):
+            self._reads.locks_elsewhere(key)
         lifetime.check_still_open()
         self.keep_young()
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.errors import AccessDenied, Invalid, TransactionConflict, Unavailable
+from postroom.limits import LOCK_ELSEWHERE_SECONDS_MAX
 from postroom.messaging.requests import ReapQueue
 from postroom.ranges.contract import Role
 from postroom.ranges.listing import ListRanges, RangeInfo
@@ -15,7 +16,7 @@ from postroom.ranges.requests import Get, Now, ReleaseLocks
 from postroom.ranges.split.requests import AwaitSplit, CancelSplit, NewRangeId, PrepareSplit
 from postroom.server.hosted_range import HostedRange
 from tests.remote.scripted_nodes import Asked
-from tests.remote.streams import Streams
+from tests.remote.streams import DatabaseOverStreams, Streams
 from tests.server.hosting import ThreeNodes
 
 KEYS = (b"a", b"m", b"n", b"z")
@@ -271,3 +272,18 @@ def test_waiting_calls_go_to_the_right_half(three: SplitNodes) -> None:
     for each in waits:
         client.router.submit(Asked(ReleaseLocks(each.request.transaction_id)))
     assert client.ask(Get(b"n30")).value is None
+
+
+def test_a_client_that_hears_of_a_split_with_its_lock_waits_a_moment_for_one_in_another_range(
+    three: SplitNodes,
+) -> None:
+    client, other = DatabaseOverStreams(three), DatabaseOverStreams(three, seed=4)
+    other.run(other.db.split(b"m"))
+    holder, waiting = other.db.begin(), client.db.begin()
+    other.run(holder.get_for_update(b"a"))
+    client.run(waiting.get_for_update(b"z"))
+    client.run(client.db.get(b"a"))  # it knows of both ranges now
+    locked = client.start(waiting.get_for_update(b"a"))
+    client.until(lambda: client.go_on(locked), 2 * LOCK_ELSEWHERE_SECONDS_MAX)
+    with pytest.raises(TransactionConflict, match="did not end in time"):
+        locked.result()

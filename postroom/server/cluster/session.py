@@ -61,10 +61,11 @@ from postroom.protocol.frames import client_of
 from postroom.protocol.requests import FIRST_REVISION, RANGES_REVISION, weight_of
 from postroom.ranges.access import GrantRights, RevokeRights, lacking
 from postroom.ranges.audit import NoteActions
+from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.listing import RangeInfo
 from postroom.ranges.nodes import DescribeNode
-from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock, Protect, Unprotect
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 from postroom.server.cluster.access import (
     ALLOWED,
@@ -95,17 +96,25 @@ from postroom.server.cluster.session_parts import (
     too_many_protections,
     welcome_of,
 )
-from postroom.server.cluster.session_ranges import shown_to, submit_to_range, welcome_steps
+from postroom.server.cluster.session_ranges import (
+    has_several_ranges,
+    shown_to,
+    submit_to_range,
+    welcome_steps,
+)
 
 _log = logging.getLogger(__name__)
 
 
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
+_LOCKS: Final = frozenset({GetForUpdate, Lock})
 _UNLIKE_OTHERS: Final = frozenset(
     {
         DescribeNode,
+        GetForUpdate,
         GrantRights,
+        Lock,
         NoteActions,
         Protect,
         ProtectWhole,
@@ -511,6 +520,8 @@ class Session:
         if type(call) is NamingCall and named is not None:
             call.range_id = named[0]
             submit_to_range(self._replicas, call, named, self.rights)
+        elif type(request) in _LOCKS and has_several_ranges(self._replicas):
+            call.complete(None, WrongRange())  # a client has to know in which range it has a lock
         else:
             self._replicas.submit(call)
 
