@@ -178,6 +178,7 @@ class TrailRecorder:
     def __init__(self, range_id: int, bounds: Bounds, stored: Reader) -> None:
         self._bounds = bounds
         self._prefix = keys.trail_prefix(range_id)
+        self._of_range = keys.range_prefix(range_id)
         self._record_key = keys.record_key(range_id, RECORD)
         self._size_key = keys.record_key(range_id, "trail size")
         self._record: TrailRecord | None = None
@@ -207,7 +208,7 @@ class TrailRecorder:
             self._stage_size(TrailSize(added, timestamp), staged)
             return
         stamp = keys.u64(timestamp)
-        for name, value in _changes(command):
+        for name, value in _changes(command, self._of_range):
             raw = self._prefix + keys.escape(name) + stamp
             staged[raw] = stored = b"" if value is None else _VALUE + value
             added += len(raw) + len(stored)
@@ -223,9 +224,15 @@ class TrailRecorder:
         staged[self._size_key] = _encode(size)
 
 
-def _changes(command: LeasedWrites) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the names of the entries that a command changes, with their values; ``None``: gone."""
+def _changes(command: LeasedWrites, of_range: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the names of the entries that a command changes, with their values; ``None``: gone.
+
+    The prefix of the metadata of the range is ``of_range``: a command may also write that of a
+    right half that is to come.
+    """
     for raw, stored in command.writes.items():
+        if raw[:1] == keys.RANGE and not raw.startswith(of_range):
+            continue
         shown = None if stored is None else entries.shown(raw, stored)
         if shown is not None:
             yield shown

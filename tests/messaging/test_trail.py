@@ -21,7 +21,9 @@ from postroom.messaging.trail import (
     span_of,
     value_in,
 )
+from postroom.ranges.split.requests import NewRangeId, PrepareSplit
 from tests.client.images import Workload, read
+from tests.messaging.queues.division import held_back
 
 Image = dict[bytes, bytes]
 NAMES = st.binary(max_size=4) | st.lists(st.sampled_from([b"\x00", b"\x01", b"\xff"])).map(b"".join)
@@ -92,6 +94,27 @@ def test_an_image_with_the_trail_is_the_image_of_each_later_timestamp(seed: int)
     for at, image in images:
         assert at_timestamp(base, trail, at) == dict(image)
     assert dict(images[-1][1]) != base
+
+
+async def prepare(db: postroom.Database, key: bytes) -> None:
+    """Prepare a split."""
+    right_id = await db.core.sender.send(NewRangeId())
+    await db.core.sender.send(PrepareSplit(key, right_id))
+
+
+def test_a_trail_tells_nothing_of_queues_that_are_divided() -> None:
+    with postroom.open(":memory:") as db, held_back():
+        work = Workload(db, 1, delays=(None, 0.02, 3600.0))
+        for _ in range(40):
+            work.step()
+        kept(db)
+        base = dict(read(db)[1])
+        db.wait(prepare(db, b"m"))
+        for _ in range(40):
+            work.step()
+        at, image = read(db)
+        assert at_timestamp(base, entries(db), at) == dict(image)
+        assert any(name[1:2] == keys.QUEUES for name, _, _ in entries(db))
 
 
 def test_a_trail_is_kept_only_when_it_is_asked_for() -> None:
