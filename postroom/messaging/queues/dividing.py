@@ -4,7 +4,7 @@ The bodies and states of messages lie under user keys, and are the right half's 
 index of the queues, which is ordered by time, lies under the range. It is divided by copies::
 
     03 <left> 08 queue ...     the index: it alone serves until the split
-    03 <left> 0B queue ...     a copy of what stays  ─┐ DivideSome copies 1,000 records a step
+    03 <left> 0B queue ...     a copy of what stays  ─┐ DivideSome copies 500 records a step
     03 <right> 08 queue ...    a copy of what goes   ─┘ each proposal keeps up what is copied
          │ Split
          ▼
@@ -54,7 +54,7 @@ from postroom.ranges.evaluation import Evaluation, merged
 from postroom.ranges.split.records import decode_split, split_key
 from postroom.ranges.state import RIGHT_HALF_RECORD
 
-COPIED_AT_ONCE: Final = 1000
+COPIED_AT_ONCE: Final = 500
 """The number of records that one step copies, or deletes."""
 KEPT_UP_AT_ONCE: Final = 1000
 """The number of records whose copies are changed in one turn."""

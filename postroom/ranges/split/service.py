@@ -21,6 +21,9 @@ from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
 from postroom.ranges.split.records import SplitRecord
 from postroom.ranges.split.requests import CancelSplit, DivideSome, Split
 
+PAUSE_SECONDS: Final = 0.005
+"""The pause between two steps, in which clients are served."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -70,7 +73,7 @@ class SplitService:
 
     async def _divide(self) -> None:
         while await self.send(DivideSome()):
-            pass
+            await self.sleep(PAUSE_SECONDS)
 
     def note(self) -> str:
         """Return what the status tells of the split."""

@@ -26,7 +26,7 @@ HELD_BACK: Final = "held back by the test"
 
 
 @contextmanager
-def divisible(copied_at_once: int = 1000) -> Iterator[None]:
+def divisible(copied_at_once: int = 500) -> Iterator[None]:
     """Let queues be divided so many records a step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dividing, "COPIED_AT_ONCE", copied_at_once)
