@@ -148,7 +148,8 @@ class QueueStats(QueueTotals, frozen=True, array_like=True):
     """The statistics of one queue.
 
     The counters are stored, and change with what they count; ``fired`` and other totals only grow.
-    ``consumers`` and lateness are what this leaseholder has seen.
+    ``consumers`` and lateness are what the leaseholder has seen. Several ranges' counters are added
+    up; of their consumers, ages and lateness the greatest count.
 
     Attributes:
         ready: how many messages wait for a consumer.
