@@ -11,7 +11,11 @@ import postroom
 from postroom.client.database import CoreDatabase
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
-from postroom.errors import Invalid, LeaseLost, Unavailable
+from postroom.errors import AccessDenied, Invalid, LeaseLost, Unavailable
+from postroom.ranges.access import GrantRights
+from postroom.ranges.contract import Role
+from postroom.ranges.rights import Verb
+from postroom.server.cluster.access import Access
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
 from tests.client.worker.running import Running as RunningWorker
@@ -547,4 +551,33 @@ def test_a_claim_whose_link_is_lost_gets_the_message_that_it_was_given() -> None
     first.pass_time(2.0, running)
     assert ids(running.result()) == ["n"]
     assert [message.epoch for message in running.result()] == [0]
+    nodes.close()
+
+
+class WorkerStreams(DatabaseOverStreams):
+    """A client that has only the rights granted to its name."""
+
+    def open(self, link: int, address: str) -> None:
+        self._access = Access(Role.NONE, name="worker")
+        super().open(link, address)
+
+
+def test_a_client_with_rights_on_a_queue_alone_works_in_all_ranges() -> None:
+    nodes, _, other = three_nodes()
+    q = other.queue()
+    nodes.ask(1, GrantRights("worker", Verb.WORK, queue="q"))
+    nodes.until(lambda: all([*each.grants.of("worker")] for each in nodes.nodes.values()))
+    streams = WorkerStreams(nodes, 5)
+    worker = Client(streams, streams.db)
+    waits = worker.start(worker.db.queue("q").claim(1, wait=60))
+    for id_ in IDS:
+        other.enqueue(id_)
+    worker.pass_time(1.0, waits)
+    found = waits.result() + worker.run(worker.db.queue("q").claim(10))
+    assert sorted(ids(found)) == sorted(IDS)
+    worker.run(worker.db.queue("q").acknowledge(found[:5]))
+    worker.run(worker.db.queue("q").acknowledge([found[5].id]))
+    assert other.run(q.stats()).done == len(IDS)
+    with pytest.raises(AccessDenied):
+        worker.run(worker.db.queue("q").messages())
     nodes.close()
