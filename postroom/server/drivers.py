@@ -27,7 +27,7 @@ from importlib import import_module
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from postroom.client.routing.local import CAME_BACK, sent_again
+from postroom.client.routing.local import CAME_BACK, send_returned
 from postroom.client.sender import TransactionIds, raise_error
 from postroom.kv import forks
 from postroom.limits import REQUEST_SECONDS
@@ -68,7 +68,7 @@ def end_with_error(answer: Any) -> Generator[Any, None, Any]:
     if not isinstance(answer._error, CAME_BACK):
         raise_error(answer)
     error, answer._error = answer._error, None
-    return (yield from sent_again(answer._driver, answer, error).__await__())
+    return (yield from send_returned(answer._driver, answer, error).__await__())
 
 
 _signal: Any = import_module("_signal")

@@ -17,7 +17,7 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, Generic, TypeVar
 
 from postroom.client.routing.calls import RemoteCall
-from postroom.client.routing.local import CAME_BACK, AnyParts, sent_again
+from postroom.client.routing.local import CAME_BACK, AnyParts, send_returned
 from postroom.client.routing.router import Router
 from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
@@ -83,7 +83,7 @@ class _Waiting(Call):
         if not self.done:
             yield self
         if isinstance(self._error, CAME_BACK) and self._driver is not None:
-            again = sent_again(self._driver, self, self._error)
+            again = send_returned(self._driver, self, self._error)
             return (yield from again.__await__())
         if self._error is not None:
             raise self._error

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Self
 
-from postroom.client.routing.local import CAME_BACK, sent_again
+from postroom.client.routing.local import CAME_BACK, send_returned
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
@@ -59,7 +59,7 @@ class AwaitedAnswer:
                 raise
         if isinstance(self.error, CAME_BACK):
             sender: Any = self.sender
-            return (yield from sent_again(sender, self, self.error).__await__())
+            return (yield from send_returned(sender, self, self.error).__await__())
         if self.error is not None:
             raise self.error
         return self.result

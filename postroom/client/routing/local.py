@@ -74,7 +74,7 @@ class CameBack(Protocol):
     sent_again: int
 
 
-async def sent_again(sender: LocalSender, answer: CameBack, error: BaseException) -> Any:
+async def send_returned(sender: LocalSender, answer: CameBack, error: BaseException) -> Any:
     """Return the answer to a request that came back with one of these errors (``CAME_BACK``).
 
     Raises:

@@ -505,6 +505,22 @@ def test_workers_carry_out_the_tasks_of_all_ranges() -> None:
         assert db.queue("q").stats().done == len(IDS)
 
 
+def test_a_new_queue_can_be_used_in_all_ranges_at_once() -> None:
+    with postroom.open(":memory:") as db:
+        for at in CUTS:
+            db.split(at)
+        for number in range(10):
+            name = f"queue {number}"
+            q = db.create_queue(name)
+            assert q.stats().ready == 0
+            with db.begin() as tx:
+                tx.enqueue(name, b"", id="z")
+            (message,) = q.claim(2, wait=5)
+            message.acknowledge()
+        with pytest.raises(Invalid, match="there is no queue 'none'"):
+            db.queue("none").stats()
+
+
 # --- clients of several nodes that fail
 
 
