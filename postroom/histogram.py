@@ -26,8 +26,3 @@ class Histogram:
         """Count a length of time, which occurred ``times`` times."""
         self.counts[units.bit_length()] += times
         self.total += units * times
-
-    def add(self, other: Histogram) -> None:
-        """Count all that another histogram has counted."""
-        self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
-        self.total += other.total

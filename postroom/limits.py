@@ -588,7 +588,7 @@ BRIDGING_THREADS_MAX: Final = 256
 """Answers that threads wait for at a time on behalf of a worker's loop."""
 METRICS_QUEUES_MAX: Final = 100
 """The queues of which metrics tell."""
-METRICS_REPORTS_MAX: Final = 3200
+METRICS_REPORTS_MAX: Final = 800
 """The reports of queues in ranges that metrics are made of."""
 METRICS_KINDS_MAX: Final = 50
 """The kinds of a queue's messages whose failures metrics tell apart."""

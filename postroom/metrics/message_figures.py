@@ -3,7 +3,8 @@
 The counters of messages are those that this node has applied, in all ranges of which it has a
 replica. Each node of a cluster tells nearly the same, with and without a leader. Queues, and the
 age of the oldest message that is due, are told by leaseholders. Each node tells of the ranges that
-it leads, and the numbers of messages of all nodes add up.
+it leads, and the numbers of messages of all nodes add up. Counts of events have a label for their
+range.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import METRICS_QUEUES_MAX, METRICS_REPORTS_MAX
 from postroom.messaging.counters import counters_of
 from postroom.messaging.queues.figures import QueueReport, joined
-from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.requests import Counters
 from postroom.metrics.table import Point
@@ -88,46 +88,55 @@ def queues(node: Node) -> Iterator[Point]:
             sound, damaged = hosted.messaging.queues.number()
             yield Point("postroom_queues", sound, ("sound",))
             yield Point("postroom_queues", damaged, ("damaged",))
-    led = [each.messaging.queues for each in serving]
-    names, told = _names(led), defaultdict[str, list[QueueReport]](list)
+    names, told = _names(serving), defaultdict[str, list[QueueReport]](list)
     damage: QueueDamaged | None = None
-    for each in led:
+    for hosted in serving:
         try:
-            for report in each.reports(names):
-                told[report.name].append(report)
+            for each in hosted.messaging.queues.reports(names):
+                told[each.name].append(each)
+                yield from _counted(each, str(hosted.range_id))
         except QueueDamaged as error:
             damage = error
     for name in filter(told.get, names):
-        yield from _queue(joined(told[name]))
+        yield from _state(joined(told[name]))
     if damage is not None:
         raise damage
 
 
-def _names(led: list[RangeQueues]) -> list[str]:
+def _names(serving: list[HostedRange]) -> list[str]:
     """Return the names of the first queues, those in use before others."""
-    most = min(METRICS_QUEUES_MAX, METRICS_REPORTS_MAX // max(len(led), 1))
-    in_use = set[str]().union(*(each.names()[0] for each in led))
-    sound = set[str]().union(*(each.names()[1] for each in led))
+    most = min(METRICS_QUEUES_MAX, METRICS_REPORTS_MAX // max(len(serving), 1))
+    in_use, sound = set[str](), set[str]()
+    for hosted in serving:
+        names = hosted.messaging.queues.names()
+        in_use |= names[0]
+        sound |= names[1]
     return [*sorted(in_use), *sorted(sound - in_use)][:most]
 
 
-def _queue(report: QueueReport) -> Iterator[Point]:
+def _state(report: QueueReport) -> Iterator[Point]:
+    """Yield the present state of a queue in all ranges that the node leads."""
     name = report.name
     for state in _STATES:
         yield Point("postroom_queue_messages", getattr(report.counts, state), (name, state))
-    for event in _EVENTS:
-        yield Point("postroom_queue_events_total", getattr(report.counts, event), (name, event))
     for gauge, value in (
         ("oldest_ready_seconds", report.oldest_seconds or 0),
         ("longest_held_seconds", report.longest_held_seconds or 0),
         ("consumers", report.consumers), ("troubles", report.troubles),
     ):  # fmt: skip
         yield Point(f"postroom_queue_{gauge}", value, (name,))
-    if report.figures is not None:
-        lateness, runs = report.figures.lateness, report.figures.runs
-        yield Point(
-            "postroom_queue_lateness_seconds", (tuple(lateness.counts), lateness.total), (name,)
-        )
-        yield Point("postroom_queue_run_seconds", (tuple(runs.counts), runs.total), (name,))
-        for task, number in report.figures.failures.items():
-            yield Point("postroom_queue_task_failures_total", number, (name, task))
+
+
+def _counted(report: QueueReport, of: str) -> Iterator[Point]:
+    """Yield all that only grows, by range: it would jump when the lease of one of several moves."""
+    name = report.name
+    for event in _EVENTS:
+        yield Point("postroom_queue_events_total", getattr(report.counts, event), (name, event, of))
+    if report.figures is None:
+        return
+    lateness, runs = report.figures.lateness, report.figures.runs
+    for kind, counted in (("lateness", lateness), ("run", runs)):
+        value = tuple(counted.counts), counted.total
+        yield Point(f"postroom_queue_{kind}_seconds", value, (name, of))
+    for task, number in report.figures.failures.items():
+        yield Point("postroom_queue_task_failures_total", number, (name, task, of))

@@ -124,20 +124,20 @@ QUEUES: Final = (
     _gauge("queues", "queues; labels tell of the first 100 in use", "state"),
     _gauge("queue_messages", "messages of a queue", "queue", "state"),
     _counter("queue_events", "fired is an attempt; rejected and expired are failures",
-             "queue", "event"),
+             "queue", "event", "range"),
     _counter("queue_task_failures", "failed attempts by the kind of the message, its task",
-             "queue", "task"),
+             "queue", "task", "range"),
     _gauge("queue_oldest_ready_seconds", "time since the oldest ready message became due", "queue"),
     _gauge("queue_longest_held_seconds", "time for which one holder has a message", "queue"),
     _gauge("queue_consumers", "consumers that wait or hold messages", "queue"),
     _gauge("queue_troubles", "failures of the store's own work for a queue", "queue"),
     Metric(
-        "postroom_queue_lateness_seconds", "histogram", "time from due to fired", ("queue",),
-        MILLISECONDS, (0, 22),
+        "postroom_queue_lateness_seconds", "histogram", "time from due to fired",
+        ("queue", "range"), MILLISECONDS, (0, 22),
     ),
     Metric(
         "postroom_queue_run_seconds", "histogram", "time from fired to the end of the attempt",
-        ("queue",), MILLISECONDS, (0, 22),
+        ("queue", "range"), MILLISECONDS, (0, 22),
     ),
 )  # fmt: skip
 

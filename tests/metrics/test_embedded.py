@@ -105,14 +105,14 @@ def test_a_store_tells_of_its_queues(db: postroom.Database) -> None:
     told = collected(db)
     assert told.get("queue_messages", queue="work", state="dead") == 1
     assert told.get("queue_messages", queue="work", state="scheduled") == 1
-    assert told.get("queue_events_total", queue="work", event="fired") == 3
-    assert told.get("queue_events_total", queue="work", event="acknowledged") == 1
-    assert told.get("queue_events_total", queue="work", event="rejected") == 2
-    assert told.get("queue_task_failures_total", queue="work", task="mail") == 2
+    assert told.get("queue_events_total", queue="work", event="fired", range="1") == 3
+    assert told.get("queue_events_total", queue="work", event="acknowledged", range="1") == 1
+    assert told.get("queue_events_total", queue="work", event="rejected", range="1") == 2
+    assert told.get("queue_task_failures_total", queue="work", task="mail", range="1") == 2
     for name in ("lateness", "run"):
-        assert told.get(f"queue_{name}_seconds_count", queue="work") == 3
-        assert told.get(f"queue_{name}_seconds_bucket", queue="work", le="+Inf") == 3
-        assert told.get(f"queue_{name}_seconds_bucket", queue="work", le="4194.304") == 3
+        assert told.get(f"queue_{name}_seconds_count", queue="work", range="1") == 3
+        assert told.get(f"queue_{name}_seconds_bucket", queue="work", range="1", le="+Inf") == 3
+        assert told.get(f"queue_{name}_seconds_bucket", queue="work", range="1", le="4194.304") == 3
 
 
 def test_an_extended_lease_ends_no_attempt(db: postroom.Database) -> None:
@@ -121,10 +121,10 @@ def test_an_extended_lease_ends_no_attempt(db: postroom.Database) -> None:
         tx.enqueue(queue.name, b"v")
     (message,) = queue.claim(1)
     message.extend(60)
-    assert collected(db).get("queue_run_seconds_count", queue="work") == 0
+    assert collected(db).get("queue_run_seconds_count", queue="work", range="1") == 0
     with db.begin() as tx:
         tx.acknowledge("work", message)
-    assert collected(db).get("queue_run_seconds_count", queue="work") == 1
+    assert collected(db).get("queue_run_seconds_count", queue="work", range="1") == 1
 
 
 def test_the_numbers_of_labels_are_bounded(db: postroom.Database) -> None:
@@ -140,7 +140,7 @@ def test_the_numbers_of_labels_are_bounded(db: postroom.Database) -> None:
     assert told.get("queues", state="sound") == METRICS_QUEUES_MAX + 5
     assert len(told.labels("queue_consumers", "queue")) == METRICS_QUEUES_MAX
     assert len(told.labels("queue_task_failures_total", "task")) == METRICS_KINDS_MAX + 1
-    assert told.get("queue_task_failures_total", queue="queue 000", task="other") == 5
+    assert told.get("queue_task_failures_total", queue="queue 000", task="other", range="1") == 5
 
 
 def test_queues_that_are_not_in_use_tell_their_counters(tmp_path: Path) -> None:
@@ -166,9 +166,17 @@ def test_the_figures_of_a_queue_are_sums_over_the_ranges_of_a_node() -> None:
         assert told.get("queues", state="sound") == 1
         assert told.get("queue_messages", queue="work", state="ready") == 1
         assert told.get("queue_messages", queue="work", state="dead") == 3
-        assert told.get("queue_events_total", queue="work", event="enqueued") == 4
-        assert told.get("queue_lateness_seconds_count", queue="work") == 3
-        assert told.get("queue_task_failures_total", queue="work", task="mail") == 3
+        for name, labels, number in (
+            ("events_total", {"event": "enqueued"}, 4),
+            ("lateness_seconds_count", {}, 3),
+            ("task_failures_total", {"task": "mail"}, 3),
+        ):
+            ranges = told.labels(f"queue_{name}", "range")
+            assert ranges == {"1", "2"}
+            found = [
+                told.get(f"queue_{name}", queue="work", range=each, **labels) for each in ranges
+            ]
+            assert sum(filter(None, found)) == number
 
 
 def test_a_store_with_several_ranges_tells_the_sums(tmp_path: Path) -> None:

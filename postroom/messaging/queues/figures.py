@@ -43,12 +43,12 @@ class QueueFigures:
         self.lateness, self.runs = Histogram(), Histogram()
         self.failures: dict[str, int] = {}
 
-    def failed(self, kind: str, number: int = 1) -> None:
-        """Count failed attempts of messages of a kind."""
+    def failed(self, kind: str) -> None:
+        """Count a failed attempt of a message of a kind."""
         failures = self.failures
         if kind not in failures and len(failures) >= METRICS_KINDS_MAX:
             kind = OTHER_KINDS
-        failures[kind] = failures.get(kind, 0) + number
+        failures[kind] = failures.get(kind, 0) + 1
 
     def ran(self, fired_at: int, now: int, number: int) -> None:
         """Count the ends of attempts that were fired at one timestamp."""
@@ -79,31 +79,18 @@ class QueueReport(NamedTuple):
 
 
 def joined(reports: Sequence[QueueReport]) -> QueueReport:
-    """Return the state of a queue over several ranges."""
-    if len(reports) == 1:
-        return reports[0]
-    figures = [each.figures for each in reports if each.figures is not None]
+    """Return the state of a queue over several ranges, without figures."""
     counts = zip(*(msgspec.structs.astuple(each.counts) for each in reports), strict=True)
+    oldest = [each.oldest_seconds for each in reports if each.oldest_seconds is not None]
+    held = [each.longest_held_seconds for each in reports if each.longest_held_seconds is not None]
     return QueueReport(
         reports[0].name,
         type(reports[0].counts)(*map(sum, counts)),
         max(each.consumers for each in reports),
-        max((each.oldest_seconds for each in reports if each.oldest_seconds), default=None),
-        max((each.longest_held_seconds for each in reports if each.longest_held_seconds),
-            default=None),
+        max(oldest, default=None),
+        max(held, default=None),
         sum(each.troubles for each in reports),
-        _joined_figures(figures) if figures else None,
-    )  # fmt: skip
-
-
-def _joined_figures(every: Sequence[QueueFigures]) -> QueueFigures:
-    joined_ = QueueFigures()
-    for each in every:
-        joined_.lateness.add(each.lateness)
-        joined_.runs.add(each.runs)
-        for kind, number in each.failures.items():
-            joined_.failed(kind, number)
-    return joined_
+    )
 
 
 def report(manager: Manager, now: int) -> QueueReport:
