@@ -130,11 +130,6 @@ async def plan_splits(
             f"{str(path)!r} has {len(starts)} ranges, which are not put together again: give "
             f"--ranges {len(starts)} or more, or start over with --fresh"
         )
-    if await db.queues():
-        raise Error(
-            f"{str(path)!r} has a queue, and a range with queues is not split: start over with "
-            "--fresh, or give another --path"
-        )
     new = (key for key in split_keys(total) if key not in starts)
     return Splits(console, db, list(islice(new, wanted - len(starts))))
 

@@ -10,8 +10,9 @@ import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
-from postroom.messaging.queues.learning import Learning
+from postroom.messaging.queues.learning import Learning, learned_version
 from postroom.messaging.queues.queries import ReadQueues
+from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     ClaimSelection,
@@ -182,3 +183,34 @@ def test_ranges_that_have_learned_of_all_queues_write_nothing(store: Store) -> N
         assert not hosted(store, each).messaging.queues.is_due()
     after = [hosted(store, each).replica.state.applied_index() for each in ranges(store)]
     assert before == after
+
+
+def test_the_right_half_of_a_split_knows_the_queues_that_the_left_one_knew() -> None:
+    store = Store()
+    create(store)
+    commit(store, UpdateQueue(Q, {"purge_after": 1.0}))
+    for key in KEYS:
+        enqueue(store, key)
+    for key in (b"m", b"w"):
+        range_id = split(store, key).range_id
+        assert learned_version(store.node.engine, range_id) == 2
+    assert [claim(store, key) for key in KEYS] == [[key] for key in KEYS]
+    store.db.close()
+
+
+def test_a_queue_that_is_dropped_before_a_split_is_emptied_in_both_halves() -> None:
+    store = Store()
+    create(store)
+    for key in KEYS:
+        enqueue(store, key)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RangeQueues, "_empty_some", lambda *_: False)
+        commit(store, DropQueue(Q))
+        split(store, b"m")
+        assert bodies(store) == 3
+    create(store)
+    enqueue(store, b"zebra")
+    store.advance(5.0)
+    assert bodies(store) == 1
+    assert claim(store, b"z") == [b"zebra"]
+    store.db.close()
