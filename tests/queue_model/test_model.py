@@ -27,7 +27,7 @@ def test_three_nodes_do_what_the_reference_does_though_some_are_killed(seed: int
 @pytest.mark.parametrize("first", range(0, 36, HISTORIES))
 def test_a_queue_that_is_divided_does_what_the_reference_does(first: int) -> None:
     played = [dividing.play(seed) for seed in range(first, first + HISTORIES)]
-    assert sum(copied for copied, _ in played) > 50
+    assert sum(copied for copied, _ in played) > 20
     assert sum(is_split for _, is_split in played) > 2
 
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from postroom import limits
 from postroom.client import pages
+from postroom.messaging.queues import dividing
 
 
 @contextmanager
@@ -21,8 +22,11 @@ def drawn_page_sizes(randomness: Random) -> Iterator[None]:
     """Let pages have other sizes meanwhile, or those of the product."""
     pairs = randomness.choice([1, 2, 5, pages.PAIRS_PER_PAGE])
     list_bytes = randomness.choice([1, 100, 400, pages.LIST_BYTES_PER_PAGE])
+    turns = _turns(randomness)
+    copied = randomness.choice([1, 3, 3, dividing.COPIED_AT_ONCE])
     with (
-        patch.multiple(limits, **_turns(randomness), REQUEST_SECONDS=limits.REQUEST_SECONDS),
+        patch.multiple(limits, **turns, REQUEST_SECONDS=limits.REQUEST_SECONDS),
+        patch.multiple(dividing, COPIED_AT_ONCE=copied, KEPT_UP_AT_ONCE=copied),
         patch.object(pages, "PAIRS_PER_PAGE", pairs),
         patch.object(pages, "LIST_BYTES_PER_PAGE", list_bytes),
     ):

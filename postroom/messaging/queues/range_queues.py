@@ -262,8 +262,11 @@ class RangeQueues:
         self._environment.wake_tokens(tokens)
 
     def gives_back(self) -> bool:
-        """Return whether the next step gives messages back."""
-        return any(each.to_give_back for each in self._by_name.values())
+        """Return whether the next step gives messages back, in a queue that does not fail."""
+        now = self.monotonic()
+        return any(
+            each.to_give_back and not each.trouble.failures(now) for each in self._by_name.values()
+        )
 
     def limited_as_a_whole(self) -> list[str]:
         """Return the queues with limits that hold for all of their messages."""

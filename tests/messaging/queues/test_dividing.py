@@ -306,6 +306,17 @@ def test_messages_that_are_to_be_given_back_are_given_back_before_the_split() ->
     stage.store.node.close()
 
 
+def test_a_queue_that_fails_does_not_keep_its_range_from_a_split() -> None:
+    stage = divided("a", "z")
+    stage.claim("2")
+    manager = stage.queues.manager()
+    manager.to_give_back |= dict.fromkeys(each.attempt for each in manager.leases.all())
+    manager.trouble.failed(ValueError("it fails"), stage.store.clock.monotonic())
+    stage.split()
+    assert len(stage.ranges) == 2
+    stage.store.node.close()
+
+
 @pytest.mark.parametrize("limit", [{"max_concurrency": 3}, {"max_rate": 10.0}])
 def test_a_range_with_a_queue_that_has_limits_as_a_whole_is_not_split(limit: Any) -> None:
     stage = divided("a", "z")
