@@ -276,11 +276,15 @@ def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None
 
 
 def _home_elsewhere(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> bytes | None:
-    """Return the home of the message of this kind and id, if that is in another range."""
+    """Return the home of the message of this kind and id, if it is in another range, or coming."""
     if not manager.departures.may_cross():
         return None
-    home = ctx.get(manager.layout.pointer_key(request.kind, request.id))
-    return home if home is not None and manager.departures.is_elsewhere(home) else None
+    layout, kind, id_ = manager.layout, request.kind, request.id
+    home = ctx.get(layout.pointer_key(kind, id_))
+    if home is None:
+        return None
+    is_here = not manager.departures.is_elsewhere(home)
+    return None if is_here and ctx.get(layout.body_key(home, kind, id_)) is not None else home
 
 
 def _on_duplicate_elsewhere(
@@ -589,7 +593,11 @@ class Enqueueing:
         self._enqueue(ctx, manager, known, request)
 
     def replace_sent(self, ctx: Evaluation, request: EnqueueInQueue, home: bytes) -> None:
-        """Replace a message that lies at a home; if it has ended, enqueue the new one by its id."""
+        """Replace a message that lies at a home; if it has ended, enqueue the new one by its id.
+
+        The pointer to what has ended is gone by then. A pointer to a message that is yet to come
+        is not, and the new one is left out: damage would look the same.
+        """
         manager, settings = self.find(ctx, request.queue)
         locator = home, request.kind, request.id
         body = read_body(ctx, manager, locator)
@@ -601,7 +609,7 @@ class Enqueueing:
             return
         if body is not None:
             remove(ctx, manager, locator)
-        _send_by_id(ctx, manager, request, replaces=True)
+        _send_by_id(ctx, manager, request, replaces=False)
 
     def await_sent(self, ctx: Evaluation, request: WhenDone) -> None:
         """Let a message follow a group, whose messages are counted here."""

@@ -218,6 +218,36 @@ def test_a_replacement_with_another_group_moves_the_message_to_that(
 
 
 @pytest.mark.parametrize("store", [{"on_duplicate": "replace"}], indirect=True)
+def test_a_pointer_may_come_before_its_message(store: QueueRanges) -> None:
+    store.enqueued(given(b"n1", C))
+    store.commit(given(b"n1", C, group="n2"))
+    for _ in range(3):
+        for each in store.members:
+            each.pass_time(0.1)
+        store.step()
+        messages = list(store.network.packets)
+        store.network.packets = [
+            each for each in messages if not any(entry.key == b"n2" for _, entry in told(each))
+        ]
+        store.deliver_requests()
+        store.deliver_answers()
+    assert store.pointers() == {b"n1": b"n2"}
+    assert counted(store.owner(B)).enqueued == 0
+    asked = store.commit(given(b"n1", A, payload=b"again"))
+    assert answer_of(asked).answers == ["replaced"]
+    for _ in range(3):
+        store.pass_time(6.0)
+    assert store.pointers() == {b"n1": b"n2"}
+    assert counted(store.owner(B)).ready == 1
+    assert store.outgoing() == 0
+
+
+def told(packet: Any) -> Any:
+    """Return the messages of a batch."""
+    return getattr(packet.request, "messages", ())
+
+
+@pytest.mark.parametrize("store", [{"on_duplicate": "replace"}], indirect=True)
 def test_a_message_that_has_ended_elsewhere_is_enqueued_anew_instead_of_replaced(
     store: QueueRanges,
 ) -> None:
