@@ -63,6 +63,8 @@ class Jobs:
     clients = 6
     queues: Sequence[str] = (PLAIN, PLAIN, LANES)
     """The queues from which producers choose."""
+    max_concurrency: int | None = 5
+    makes_ids_up = False
 
     def __init__(self) -> None:
         self._claimed: set[tuple[str, bytes, int]] = set()
@@ -71,8 +73,6 @@ class Jobs:
         self._sent: dict[str, dict[bytes, int]] = defaultdict(dict)
         """The jobs of answered commits by group of the ordered queue, with first schedules."""
         self._ended: set[bytes] = set()
-
-    max_concurrency: int | None = 5
 
     async def setup(self, db: CoreDatabase) -> None:
         """Create two queues."""
@@ -107,8 +107,11 @@ class Jobs:
             queue = choose(self.queues)
             group = str(client.random.randrange(GROUPS)) if queue == LANES else ""
             key = choose([name, b"key/%d" % client.random.randrange(3)])
+            is_made_up = self.makes_ids_up and choose([True, False])
             writes += [
-                EnqueueInQueue(queue, key, choose(KINDS), name, name, {"due": due}, 0, due, group),
+                EnqueueInQueue(
+                    queue, key, choose(KINDS), name, name, {"due": due}, 0, due, group, is_made_up
+                ),
                 Put(b"job sent/" + name, b""),
             ]
             jobs.append((queue, group, name, due))
@@ -235,6 +238,7 @@ class JobsOverRanges(Jobs):
     """Jobs in queues whose ranges split, which keep no limits as a whole."""
 
     max_concurrency = None
+    makes_ids_up = True
 
     async def _known(self, client: Client, queue: str) -> dict[str, dict[bytes, int]]:
         """Return the jobs that have arrived by group, which may be later than their commits."""
