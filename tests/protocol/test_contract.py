@@ -293,7 +293,7 @@ def rest(kind: type[Request]) -> list[Any]:
 
 
 @pytest.mark.parametrize("group", ["", "group"])
-def test_the_range_of_a_given_id_participates_in_an_enqueue_and_that_of_a_home_does_not(
+def test_the_range_of_a_given_id_or_a_group_participates_in_an_enqueue_and_that_of_a_key_does_not(
     group: str,
 ) -> None:
     given = EnqueueInQueue("q", b"key", "", b"id", b"", group=group)
@@ -301,7 +301,7 @@ def test_the_range_of_a_given_id_participates_in_an_enqueue_and_that_of_a_home_d
     assert given.participates()
     made_up = EnqueueInQueue("q", b"key", "", b"id", b"", group=group, is_unique=True)
     assert made_up.concerns() == KeySet((made_up.home,))
-    assert not made_up.participates()
+    assert made_up.participates() == bool(group)
 
 
 def test_the_id_of_a_dead_letter_or_a_scheduled_entry_tells_its_range() -> None:

@@ -12,7 +12,6 @@ import msgspec
 
 from postroom.errors import Invalid, Unavailable, shorten
 from postroom.messaging.queues.crossing import (
-    AwaitGroup,
     EndPointer,
     EnqueueById,
     PlaceMessage,
@@ -74,8 +73,6 @@ class Arrivals:
                 if ctx.get(key) == change.home:
                     ctx.writes[key] = None
                     ctx.grow(2 * len(change.id))
-            case AwaitGroup():
-                self._enqueueing.await_sent(ctx, change.request)
             case _:
                 assert_never(change)
 

@@ -9,7 +9,8 @@
     follower, tick ─────── EnqueueById ──▶ the same, if it is new
     id that is there ────────────────────▶ pointer ─ ReplaceMessage ▶ replaced, if it was not fired
                                            no pointer ◀─ EndPointer ──  purged
-    when_done ──────────── AwaitGroup ──────────────────────────────▶ range of the group
+
+A message with a group and a made-up id is in no need of this: the range of its group takes part.
 
 An entry is handed over exactly once, and those of a key in their order
 (:mod:`postroom.messaging.handover`). A message is in no queue until it has arrived; on its way it
@@ -33,7 +34,6 @@ from postroom.messaging.queues.requests import (
     Kind,
     QueueMessageId,
     QueueName,
-    WhenDone,
 )
 from postroom.messaging.requests import Deliverable
 from postroom.ranges.evaluation import Evaluation
@@ -91,15 +91,7 @@ class EndPointer(Crossing, frozen=True, tag="end_pointer"):
     id: QueueMessageId
 
 
-class AwaitGroup(Crossing, frozen=True, tag="await_group"):
-    """A follower on its way to the range of its group."""
-
-    request: WhenDone
-
-
-AnyCrossing: TypeAlias = (
-    PlaceMessage | EnqueueById | ReplaceMessage | PointTo | EndPointer | AwaitGroup
-)
+AnyCrossing: TypeAlias = PlaceMessage | EnqueueById | ReplaceMessage | PointTo | EndPointer
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(AnyCrossing).decode

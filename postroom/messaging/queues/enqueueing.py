@@ -51,7 +51,6 @@ from postroom.messaging import due as times
 from postroom.messaging.queues import records
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.crossing import (
-    AwaitGroup,
     EnqueueById,
     PlaceMessage,
     ReplaceMessage,
@@ -552,14 +551,14 @@ class Enqueueing:
         self.find(ctx, request.enqueue.queue)
         due = times.resolved(request.enqueue.due, ctx.timestamp, self._by_wall)
         follower = msgspec.structs.replace(request.enqueue, due=due)
-        departures, home = manager.departures, request.group.encode()
-        if request.group and departures.is_elsewhere(home):
-            check_headers(follower.headers, follower.key)
-            departures.check_room(home)
-            sent = msgspec.structs.replace(request, enqueue=follower)
-            departures.send(ctx, home, AwaitGroup(manager.name, manager.definition.number, sent))
-        else:
-            when_done(ctx, manager, request.group, follower, self._enqueue_follower)
+        when_done(ctx, manager, request.group, follower, self._enqueue_follower)
+
+    def when_done_committed(self, ctx: Evaluation, request: WhenDone) -> None:
+        """Let a message follow a group, in a transaction that has committed: nothing refuses it."""
+        manager, _ = self.find(ctx, request.queue)
+        due = times.resolved(request.enqueue.due, ctx.timestamp, self._by_wall)
+        follower = msgspec.structs.replace(request.enqueue, due=due)
+        when_done(ctx, manager, request.group, follower, self.follow)
 
     def _enqueue_follower(self, ctx: Evaluation, follower: EnqueueInQueue) -> None:
         """Enqueue a follower at once, since nothing of its group is outstanding."""
@@ -610,11 +609,6 @@ class Enqueueing:
         if body is not None:
             remove(ctx, manager, locator)
         _send_by_id(ctx, manager, request, replaces=False)
-
-    def await_sent(self, ctx: Evaluation, request: WhenDone) -> None:
-        """Let a message follow a group, whose messages are counted here."""
-        manager, _ = self.find(ctx, request.queue)
-        when_done(ctx, manager, request.group, request.enqueue, self._enqueue_follower)
 
 
 def _send_by_id(

@@ -28,6 +28,7 @@ from postroom.messaging.queues.requests import (
     Extend,
     KeepResult,
     RejectMessages,
+    WhenDone,
 )
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
@@ -43,6 +44,7 @@ def register(directory: Directory, enqueueing: Enqueueing, registry: Registry) -
         kind: registry.writes[kind] for kind in _SETTLED
     }
     evaluators[EnqueueInQueue] = enqueueing.enqueue_committed
+    evaluators[WhenDone] = enqueueing.when_done_committed
     for kind, evaluate in evaluators.items():
         registry.committed[kind] = partial(_carry_out, directory, evaluate)
 

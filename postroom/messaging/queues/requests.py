@@ -278,8 +278,12 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
         return home_of(self.key, self.group)
 
     def participates(self) -> bool:
-        """Return whether somebody gave the id: the range of a given id tells whether it is new."""
-        return not self.is_unique
+        """Return whether the key that decides has to be in a range that takes part.
+
+        The range of a given id tells whether it is new. That of a group keeps its messages in the
+        order of their commits, and counts them.
+        """
+        return not self.is_unique or bool(self.group)
 
     def concerns(self) -> Concern:
         """Return the key that decides: a given id, else the home of the message."""
@@ -552,7 +556,8 @@ class WhenDone(Write, frozen=True, tag="when_done"):
     answer: ClassVar = list[int]
     since: ClassVar = 1
     verbs: ClassVar = (Verb.ENQUEUE,)
-    is_sent: ClassVar = True
+    is_prepared: ClassVar = True
+    is_carried_out_first: ClassVar = True
 
     queue: QueueName
     group: Group

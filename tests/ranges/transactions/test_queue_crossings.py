@@ -30,6 +30,7 @@ from postroom.messaging.requests import (
 )
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Put
+from postroom.ranges.transactions.requests import Prepare
 from tests.ranges.transactions.participant import SECOND, Participant, answer_of, transaction_id
 from tests.ranges.transactions.queue_ranges import (
     DEAD,
@@ -90,6 +91,32 @@ def test_a_message_of_a_group_lies_in_the_range_of_that(store: QueueRanges, make
     assert store.pointers() == {b"n1": b"group"}
     [found] = claim(store.members[0])
     assert (found.id, found.key, found.group) == (b"n1", C, "group")
+
+
+def test_messages_of_a_group_have_the_order_of_their_commits(store: QueueRanges) -> None:
+    for number, anchor in enumerate((A, B, A)):
+        store.enqueued(Put(anchor, b""), made_up(b"%c%d" % (anchor[0], number), group="y"))
+        last = store.owner(b"y")
+        assert counted(last).enqueued == number + 1
+        assert last.messaging.conservation.applied.received == 0
+    assert [each.id for each in claim(store.owner(b"y"))] == [b"a0", b"n1", b"a2"]
+
+
+def test_a_group_whose_messages_were_enqueued_elsewhere_is_not_done(store: QueueRanges) -> None:
+    store.commit(Put(A, b""), made_up(b"a1", group="y"))
+    store.step()
+    store.deliver_requests(Prepare)
+    store.deliver_answers()
+    store.step()  # it is decided, and the range of the group has not heard of it
+    asked = store.commit(Put(B, b""), WhenDone(Q, "y", made_up(b"n1", B)))
+    store.settle()
+    assert answer_of(asked)
+    [found] = claim(store.owner(b"y"))
+    assert counted(store.owner(B)).enqueued == 0
+    store.owner(b"y").commit(Acknowledge(Q, [attempt(found)]), anchor=b"y")
+    store.settle()
+    [follower] = claim(store.owner(B))
+    assert follower.id == b"n1"
 
 
 def test_a_message_with_a_home_elsewhere_costs_its_range_one_log_entry(store: QueueRanges) -> None:
