@@ -280,8 +280,8 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
     def participates(self) -> bool:
         """Return whether the key that decides has to be in a range that takes part.
 
-        The range of a given id tells whether it is new. That of a group keeps its messages in the
-        order of their commits, and counts them.
+        The range of a given id tells whether it is new. The range of a group keeps its messages in
+        the order of their commits, and counts them.
         """
         return not self.is_unique or bool(self.group)
 
