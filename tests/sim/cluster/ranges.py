@@ -25,7 +25,7 @@ from tests.sim.ranges_history import RangesHistory
 from tests.sim.simulation import EmbeddedSimulation
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import OVER_RANGES
-from tests.sim.workloads.jobs import JobsOverRanges
+from tests.sim.workloads.jobs_over_ranges import JobsOverRanges
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.watchers import WatchersOverRanges
 from tests.sim.workloads.wholes import Wholes
@@ -38,7 +38,7 @@ WHOLES_SHARE: Final = 0.3
 SHARE_MIN: Final = 0.004
 """The least share of events of an embedded store at which something breaks."""
 JOBS_SHARE: Final = 0.4
-"""The share of runs with queues."""
+"""The share of runs in which messages of queues are worked off."""
 WATCHERS_SHARE: Final = 0.3
 """The share of runs in which clients watch all ranges."""
 AGEING_SHARE: Final = 0.15
