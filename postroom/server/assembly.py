@@ -129,6 +129,7 @@ class AssembledNode(HostingNode, Protocol):
     settings: SettingsInForce
     slow_log: SlowLog
     definitions: DefinitionNews
+    handed_leases: dict[bytes, float]
 
     @property
     def chance(self) -> Callable[[], float]:
@@ -228,7 +229,7 @@ def assemble_range(
         holders=replica.holders,
         reader=protections.reader, may_purge=replica.positions.limit,
         kept=lambda: from_seconds(node.settings[settings.GC_TTL]), wake_up=advances,
-        news=node.definitions,
+        news=node.definitions, handed=node.handed_leases,
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,
     )  # fmt: skip

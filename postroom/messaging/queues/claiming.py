@@ -58,6 +58,8 @@ class QueueEnvironment:
         kept: returns how long the past can be read, in timestamp units.
         wake_up: the flag that wakes the service.
         news: the definitions of queues that the node has heard of.
+        handed: the deadlines of message leases on the monotonic clock, by the keys of their
+            holdings: the halves of a range begin with those that the range has given here.
         forgets_strangers: whether a client that was not seen since the start of the node is gone.
             This is so in an embedded store, whose clients are in its process.
         rouse: a function that lets a store that rests begin to work.
@@ -85,6 +87,7 @@ class QueueEnvironment:
     news: DefinitionNews
     forgets_strangers: bool
     rouse: Callable[[], None]
+    handed: dict[bytes, float] = field(default_factory=dict)
     refusals: dict[int, Exception] = field(default_factory=dict)
     waits: TokenWaits = field(default_factory=TokenWaits)
     sleeps_until: float = 0.0

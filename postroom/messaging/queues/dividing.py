@@ -216,6 +216,14 @@ class QueueHalves:
             self._useless: encode(list(index.spans)),
         }  # fmt: skip
         ctx.grow(256)
+        ctx.after.append(lambda: self._hand_deadlines(index.other, _Index(right.range_id)))
+
+    def _hand_deadlines(self, left: _Index, right: _Index) -> None:
+        """Let the halves know how long leases last that this node has given: clocks may be set."""
+        handed = self._queues.handed
+        handed.clear()
+        for raw, deadline in self._queues.deadlines():
+            handed[left.twin(raw)] = handed[right.twin(raw)] = deadline
 
     def halved(self) -> None:
         """Have the queues begin with what stays."""

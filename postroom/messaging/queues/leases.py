@@ -131,8 +131,22 @@ class LeaseTable:
 
     # --- applied leases
 
-    def read(self, stored: Reader, layout: QueueLayout, monotonic: float, now: int) -> None:
+    def read(
+        self,
+        stored: Reader,
+        layout: QueueLayout,
+        monotonic: float,
+        now: int,
+        handed: dict[bytes, float],
+    ) -> None:
         """Read the stored holdings, without the messages that the marks behind them name.
+
+        Args:
+            stored: the stored state.
+            layout: the engine keys of the queue.
+            monotonic: now, on the monotonic clock.
+            now: the same as a timestamp.
+            handed: the deadlines by the keys of holdings that come from a split of this node's.
 
         Raises:
             ValueError, LookupError, DecodeError: a record is not as it was written.
@@ -147,7 +161,10 @@ class LeaseTable:
                 record = records.holdings.decode(packed)
                 if layout.until_in(key) != record.until or not record.entries:
                     raise ValueError("a holding is not that of its key")
-                holding = LeasedHolding(key, record, monotonic + seconds_left(record, now))
+                deadline = handed.pop(key, None)
+                if deadline is None:
+                    deadline = monotonic + seconds_left(record, now)
+                holding = LeasedHolding(key, record, deadline)
                 leased.append((holding, set()))
         for holding, over in leased:
             if not over <= set(range(len(holding.stored.entries))):
@@ -313,6 +330,12 @@ class LeaseTable:
         return None if holding is None else next(self._held([holding]), None)
 
     # --- time
+
+    def deadlines(self) -> Iterator[tuple[bytes, float]]:
+        """Iterate over the deadlines of the holdings, with their engine keys."""
+        for leased in self._of_consumers.values():
+            for holding in leased:
+                yield holding.key, holding.deadline
 
     def next_deadline(self) -> float | None:
         """Return when the first holding expires, on the monotonic clock, or `None`."""

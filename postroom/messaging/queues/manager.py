@@ -244,7 +244,7 @@ class Manager:
         self.counted = counters.read_queue_counts(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
-        self.leases.read(stored, layout, self.host.monotonic(), now)
+        self.leases.read(stored, layout, self.host.monotonic(), now, self.host.handed)
         self.find_first_due(stored)
         counters.check_queue_counts(
             self.counted, len(self.leases), has_scheduled=self._has_scheduled

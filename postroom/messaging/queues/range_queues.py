@@ -99,7 +99,7 @@ class RangeQueues:
         made_up: the made-up ids of messages, which tell that one is new.
         index: the kind of the index of queues that is in use.
         drops: the wake-up of the service that has all ranges learn of dropped queues, if any.
-        bounds, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
+        bounds, handed, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RangeQueues:
         self.index = keys.QUEUES
         self.departures = departures
         self.bounds = environment.bounds
-        self.kept = environment.kept
+        self.kept, self.handed = environment.kept, environment.handed
         self.waits = environment.waits
         self.monotonic, self.reading = environment.monotonic, environment.reading
         self.by_wall = environment.by_wall
@@ -260,6 +260,11 @@ class RangeQueues:
                 manager.to_give_back |= attempts
                 self.wake_by(manager, self.monotonic())
         self._environment.wake_tokens(tokens)
+
+    def deadlines(self) -> Iterator[tuple[bytes, float]]:
+        """Iterate over the deadlines of all holdings, with their engine keys."""
+        for manager in self._by_name.values():
+            yield from manager.leases.deadlines()
 
     def gives_back(self) -> bool:
         """Return whether the next step gives messages back, in a queue that does not fail."""

@@ -306,6 +306,18 @@ def test_messages_that_are_to_be_given_back_are_given_back_before_the_split() ->
     stage.store.node.close()
 
 
+def test_a_lease_lasts_over_a_split_although_the_clock_is_set_ahead() -> None:
+    stage = divided("a", "z")
+    stage.claim("2")
+    stage.store.clock.epoch_milliseconds += 86_400_000
+    stage.split()
+    stage.store.advance(30.0)
+    assert stage.show() == "1: leased (a) | 2: leased (z)"
+    stage.store.advance(40.0)
+    assert "leased" not in stage.show()
+    stage.store.node.close()
+
+
 def test_a_queue_that_fails_does_not_keep_its_range_from_a_split() -> None:
     stage = divided("a", "z")
     stage.claim("2")

@@ -158,6 +158,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.groups_are_not_ordered, 100, EMBEDDED),
     Mutation(queues.kinds_are_ignored, 100, EMBEDDED),
     Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
+    Mutation(queues.copies_are_not_kept_up, 100, EMBEDDED_RANGES, known=1),
     Mutation(
         spanning.no_record_of_what_was_only_read,
         1,

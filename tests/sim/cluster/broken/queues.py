@@ -8,6 +8,7 @@ from postroom.errors import LeaseLost
 from postroom.messaging.queues import places
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.consumers import Wish
+from postroom.messaging.queues.dividing import _Copies
 from postroom.messaging.queues.firing import Firing
 from postroom.messaging.queues.leases import Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
@@ -22,7 +23,7 @@ def acknowledges_whoever_asks() -> Patch:
     """Let an attempt that was overtaken by another one end the message too."""
 
     def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
-        lease = lease_of(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+        lease = lease_of(ctx, manager, (attempt.home, attempt.kind, attempt.id))
         if lease is None:
             raise LeaseLost("nobody holds it")
         return lease
@@ -89,3 +90,12 @@ def expiry_leaves_the_lease() -> Patch:
         return None
 
     return Manager, "lease_removed", removed
+
+
+def copies_are_not_kept_up() -> Patch:
+    """Leave the copies of a division as they were made."""
+
+    def keep_up(self: _Copies, unit: bytes) -> None:
+        return None
+
+    return _Copies, "_keep_up", keep_up
