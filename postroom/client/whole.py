@@ -35,14 +35,9 @@ async def protect_whole(sender: Sender) -> int:
         if len(await sender.send(ListRanges(b"", None))) == 1:
             raise
     for number in range(_TRIES):
-        began = sender.monotonic()
-        now = await present(sender)
-        rounds = max(_ROUNDS * (sender.monotonic() - began), _AHEAD_SECONDS_MIN)
-        ahead = min(rounds * 2**number, WHOLE_AHEAD_SECONDS_MAX / 2)
-        at, comes_at = now + from_seconds(ahead), sender.monotonic() + ahead
+        at, ahead, comes_at = await _still(sender, number)
         try:
-            await sender.send(BeStill(at))
-            # Then the clocks of the ranges have to move ahead by less.
+            # The clocks of the ranges have to move ahead by less then.
             await _rest_until(sender, comes_at - max(ahead / 3, _AHEAD_SECONDS_MIN))
             await sender.send(ProtectWhole(at))
             return int(await sender.send(Protect(at)))
@@ -56,6 +51,35 @@ async def protect_whole(sender: Sender) -> int:
         f"{_TRIES} times a range had transactions under way when all ranges were "
         "to be protected as a whole; nothing was protected: try again when there are fewer"
     )
+
+
+async def _still(sender: Sender, number: int) -> tuple[int, float, float]:
+    """Let all ranges be still before a timestamp, when it is not the turn of commits.
+
+    Args:
+        sender: the client's sender.
+        number: the number of times that it was not enough.
+
+    Returns:
+        The timestamp, how far it was ahead, and when it comes on the monotonic clock.
+    """
+    give_up = sender.monotonic() + 2 * WHOLE_AHEAD_SECONDS_MAX
+    while True:
+        began = sender.monotonic()
+        now = await present(sender)
+        rounds = max(_ROUNDS * (sender.monotonic() - began), _AHEAD_SECONDS_MIN)
+        ahead = min(rounds * 2**number, WHOLE_AHEAD_SECONDS_MAX / 2)
+        at, comes_at = now + from_seconds(ahead), sender.monotonic() + ahead
+        try:
+            await sender.send(BeStill(at))
+        except SnapshotTooOld:
+            if sender.monotonic() > give_up:
+                raise Unavailable(
+                    "others protect everything all the time; nothing was protected: try again"
+                ) from None
+            await _rest_until(sender, comes_at + ahead)  # ranges may be still until then
+        else:
+            return at, ahead, comes_at
 
 
 async def _rest_until(sender: Sender, when: float) -> None:
