@@ -20,7 +20,8 @@ from tests.client.hand_driver import Running
 from tests.client.stores import Store
 from tests.client.worker.running import Running as RunningWorker
 from tests.remote.streams import DatabaseOverStreams
-from tests.server.hosting import ThreeNodes, bound, cut
+from tests.remote.test_splits import SplitNodes
+from tests.server.hosting import ThreeNodes, cut
 
 T = TypeVar("T")
 
@@ -427,23 +428,25 @@ def test_a_schedule_enqueues_once_at_each_tick(client: Client) -> None:
 # --- while ranges split
 
 
-def test_a_waiting_claim_is_given_messages_of_a_range_that_has_split_meanwhile() -> None:
-    store = Store()
-    cut(store.node, b"m")
-    store.driver.settle()
-    client = Client(store, store.core)
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_waiting_claim_is_given_messages_of_ranges_that_have_split_meanwhile(
+    *, is_here: bool
+) -> None:
+    nodes = None if is_here else SplitNodes()
+    store: Any = Store() if nodes is None else DatabaseOverStreams(nodes)
+    client = Client(store, store.core if is_here else store.db)
     q = client.queue()
     waits = [client.start(q.claim(1, wait=1000)) for _ in range(3)]
-    bound(store.node, 2, b"m", b"t")
-    bound(store.node, 3, b"t", None)
-    store.node.host_range(3, (1,))
-    store.node.replicas.follow(2, 3)
-    store.driver.settle()
-    client.enqueue("z", "o", "a")
-    client.pass_time(1.0, *waits)
+    for at, id_ in ((b"m", "z"), (b"t", "o"), (b"c", "a")):
+        client.run(client.db.split(at))
+        client.pass_time(1.0, *waits)
+        assert sum(running.done for running in waits) == client.run(q.stats()).leased
+        client.enqueue(id_)
+        client.pass_time(1.0, *waits)
     assert sorted(each.id for running in waits for each in running.result()) == ["a", "o", "z"]
+    assert {each.epoch for running in waits for each in running.result()} == {0}
     assert client.run(q.stats()).leased == 3
-    store.db.close()
+    (nodes or store.db).close()
 
 
 # --- many consumers
