@@ -59,6 +59,8 @@ class BackupResult(NamedTuple):
         bytes: the size of all files.
         since: the id of the backup before; empty: it is a full one.
         done_before: whether it was there already, and nothing was done.
+        trail_until: the timestamp up to which its trail leads from the backup before; 0: it has
+            none.
     """
 
     folder: str
@@ -69,6 +71,7 @@ class BackupResult(NamedTuple):
     bytes: int
     since: str = ""
     done_before: bool = False
+    trail_until: int = 0
 
 
 class BackupOrder(NamedTuple):
@@ -283,7 +286,7 @@ class _Taking:
         return BackupResult(
             str(self._target.path), manifest.backup, Timestamp(manifest.timestamp),
             manifest.tables, sum(part.entries for part in manifest.parts), manifest.bytes,
-            manifest.since, done_before,
+            manifest.since, done_before, manifest.trail_until,
         )  # fmt: skip
 
 

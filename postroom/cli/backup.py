@@ -72,7 +72,21 @@ def backup(
     else:
         kept = counted(sum(done.tables.values()), "entry", "entries")
         changed = f"; {done.written:,} have changed" if done.since else ""
-        print_line(f"{folder}: {kept} of {time_of(done.timestamp)}{changed}; {done.bytes:,} bytes")
+        led = _led(done) if trail and done.since else ""
+        print_line(
+            f"{folder}: {kept} of {time_of(done.timestamp)}{changed}; {done.bytes:,} bytes{led}"
+        )
+
+
+def _led(done: backups.BackupResult) -> str:
+    """Return how far the trail leads, for people."""
+    if not done.trail_until:
+        return (
+            "; no trail leads to it, since it was begun after the backup before: the next has one"
+        )
+    if done.trail_until < done.timestamp:
+        return f"; its trail ended at {time_of(done.trail_until)}"
+    return ""
 
 
 def verify(folder: Folder, as_json: AsJson = False) -> None:

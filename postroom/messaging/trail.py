@@ -289,7 +289,8 @@ class TrailKeeping:
         if request.is_kept and not self._bounds.is_whole:
             raise Invalid(
                 "a store of several ranges keeps no trail, since a commit reaches them one after "
-                "the other; nothing was changed: take increments more often, without a trail"
+                "the other; nothing was changed: take increments without one, the first with "
+                "--no-trail"
             )
         removed, cursor = self._forget(ctx, request)
         kept = self._kept(ctx, request, removed)

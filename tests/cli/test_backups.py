@@ -112,6 +112,11 @@ def test_a_store_is_restored_to_a_time_to_which_a_trail_leads(tmp_path: Path) ->
     (told,) = lines("restore", one, "--path", restored, "--at", at.isoformat())
     assert told.startswith(f"the store of {at:%Y-%m-%dT%H:%M:%S}")
     assert lines("get", "a", "--path", restored) == ["2"]
+    beside = str(tmp_path / "beside")
+    (told,) = lines("backup", str(tmp_path / "late"), "--path", store, "--trail", "--since", beside)
+    assert told.endswith(
+        "no trail leads to it, since it was begun after the backup before: the next has one"
+    )
     lines("backup", str(tmp_path / "two"), "--path", store, "--since", one, "--no-trail")
     assert lines("verify", str(tmp_path / "two"))[-1].split("\t")[1] == "changes"
 
