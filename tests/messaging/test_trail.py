@@ -45,13 +45,15 @@ def ended(db: postroom.Database) -> TrailState:
     return state_of(db)
 
 
-def entries(db: postroom.Database) -> list[tuple[bytes, int, bytes | None]]:
-    """Return the entries of the trail of a store."""
+def entries(
+    db: postroom.Database, end: bytes | None = None
+) -> list[tuple[bytes, int, bytes | None]]:
+    """Return the entries of the trail of a store, those of keys up to an end."""
     with db.hold(whole=True) as at:
         return [
             (*parted(each.name), value_in(each.stored))
             for table in ("range_trail", "trail")
-            for page in db.bulk.records(table, at=at)
+            for page in db.bulk.records(table, b"", end, at=at)
             for each in page
         ]
 
@@ -159,6 +161,23 @@ def test_a_trail_goes_on_after_the_store_is_opened_again(tmp_path: Any) -> None:
         assert [value and value[-1:] for value in values] == [b"1", b"2"]
 
 
+def test_a_trail_that_has_ended_does_not_go_on_when_the_store_is_opened_again(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TRAIL_WRITES_MAX", 20)
+    with postroom.open(tmp_path / "store") as db:
+        kept(db)
+        with db.begin() as tx:
+            for number in range(21):
+                tx.put(b"%d" % number, b"1")
+        state = state_of(db)
+        assert state.ended
+    with postroom.open(tmp_path / "store") as db:
+        db.put(b"a", b"1")
+        assert state_of(db) == state
+        assert entries(db) == []
+
+
 def test_a_trail_ends_at_its_limit_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRAIL_BYTES_MAX", 10_000)
     with postroom.open(":memory:") as db:
@@ -213,6 +232,7 @@ def test_a_trail_ends_when_the_range_is_split() -> None:
         db.split(b"m")
         db.put(b"a", b"1")
         assert state_of(db) == TrailState()
+        assert keys.head_key(b"a") not in [name for name, _, _ in entries(db, b"m")]
         with pytest.raises(Invalid, match="several ranges keeps no trail"):
             kept(db)
         assert ended(db) == TrailState()

@@ -27,11 +27,13 @@ from tests.sim.crowd import Place
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import WORKLOADS, besides
 from tests.sim.workloads.registers import Registers
+from tests.sim.workloads.trails import Trails
 from tests.sim.workloads.workload import Workload
 
 STEPS: Final = 3300
 RECORDED_SHARE: Final = 0.1
 LOOKS_SHARE: Final = 0.004
+TRAILS_SHARE: Final = 0.2
 """The share of events after which the checkers look."""
 
 DAY: Final = 86_400.0
@@ -121,6 +123,8 @@ class EmbeddedSimulation(ClusterSimulation):
         drawn = [make() for make in self.random.sample(WORKLOADS, number)]
         if self._crowds.random() < RECORDED_SHARE:
             drawn += Registers(self.record), Appends(self.record)
+        if Random(f"trails {self.seed}").random() < TRAILS_SHARE:
+            drawn.append(Trails())
         return drawn + besides(self.seed)
 
     def _drawn_faults(self) -> EmbeddedFaults:
