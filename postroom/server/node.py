@@ -152,7 +152,8 @@ class Node:
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
-        self.definitions, self.handed_leases = DefinitionNews(self._stored), dict[bytes, float]()
+        self.definitions = DefinitionNews(self._stored, self._has_whole_root)
+        self.handed_leases: dict[bytes, float] = {}
         self.replicas = Replicas(clock.monotonic)
         self.rounds = ServiceRounds(self, self.settings.reader(POLL))
         self._spreading = Services(
@@ -166,6 +167,10 @@ class Node:
             self._incoming.is_applying = True
             bring_up_to_date(storage, self.consensus, self._incoming.written)
             self._incoming.is_applying = False
+
+    def _has_whole_root(self) -> bool:
+        """Return whether no snapshot of the root is being put in place."""
+        return not self.root.group.is_installing
 
     def _read_records(self) -> None:
         """Read the records of the root that the node keeps in memory."""

@@ -277,6 +277,8 @@ class Directory:
             unreadable: why its definition cannot be read.
         """
         known = self.defined.get(name) or self._set_aside.get(name)
+        if known is not None and known == definition:
+            return
         if unreadable is not None:
             self.set_aside(unreadable, known)
         elif known is not None and definition is not None and known.number == definition.number:

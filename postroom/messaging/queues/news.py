@@ -9,7 +9,8 @@
 
 Only the root changes definitions. The replica of the root on each node observes a record of which
 queues have changed; if the replica has missed changes, all definitions are read again. Nothing is
-read before a range other than the root serves here.
+read before a range other than the root serves here, nor while a snapshot of the root is put in
+place: a part of the definitions would look as if the other queues were dropped.
 
 A range has in its own log which queues it knows: its record ``definitions`` tells the version that
 it has learned. It changes its queues only with a proposal that writes a later version. A next
@@ -23,7 +24,7 @@ queue that was dropped. One above it is of a queue that this node has not heard 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -46,17 +47,19 @@ class DefinitionNews:
 
     Args:
         stored: the state of the node.
+        is_whole: returns whether the root is whole there, and not being replaced by a snapshot.
 
     Attributes:
-        version: the version of the definitions.
+        version: the version of the definitions; -1: they cannot be read yet.
         highest: the highest number that a queue has had.
         by_name: the definitions that can be read, of queues that were not dropped.
         unreadable: the errors of those that cannot be read, by name.
         has_news: whether changes were observed that are not taken yet.
     """
 
-    def __init__(self, stored: Reader) -> None:
+    def __init__(self, stored: Reader, is_whole: Callable[[], bool] = lambda: True) -> None:
         self._stored = stored
+        self._is_whole = is_whole
         self._definitions = Definitions(ROOT_ID)
         self._listeners: WeakValueDictionary[int, QueueListener] = WeakValueDictionary()
         self._observed: list[bytes | None] = []
@@ -78,33 +81,40 @@ class DefinitionNews:
 
     def observe(self, record: bytes | None) -> None:
         """Note a change, which is written soon."""
-        if self._is_read:
-            self._observed.append(record)
+        self._observed.append(record)
 
     def written(self) -> None:
         """Take the changes that were observed, since they are written; tell the ranges."""
         observed, self._observed = self._observed, []
+        if not self._is_read:
+            return
         changed: set[str] = set()
         for record in observed:
             version, names = decode_version(record)
             if version == self.version:
                 continue
-            if version != self.version + 1 or names is None:
+            if self.version < 0 or version != self.version + 1 or names is None:
                 changed |= self.by_name.keys() | self.unreadable.keys()
                 self._read()
                 changed |= self.by_name.keys() | self.unreadable.keys()
                 break
             self.version = version
             changed.update(names)
-        for name in changed:
-            self._take(name)
-        self.highest = self._definitions.highest(self._stored)
+        else:
+            for name in changed:
+                self._take(name)
+            self.highest = self._definitions.highest(self._stored)
+        names = sorted(changed)
         for listener in list(self._listeners.values()):
-            listener.heard(sorted(changed))
+            listener.heard(names)
 
     def _read(self) -> None:
-        """Read everything."""
+        """Read everything, if it is whole."""
         self._is_read = True
+        if not self._is_whole():
+            self.by_name, self.unreadable = {}, {}
+            self.version, self.highest = -1, 0
+            return
         known, unreadable = self._definitions.read_all(self._stored)
         self.by_name = {each.name: each for each in known if not each.dropped}
         self.unreadable = {each.queue: each for each in unreadable}

@@ -9,6 +9,7 @@ import pytest
 
 from postroom.errors import Invalid, NoSuchQueue, Unavailable
 from postroom.kv import keys
+from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.learning import learned_version
 from postroom.messaging.queues.queries import ReadQueueStats
@@ -260,6 +261,44 @@ def test_changes_of_many_queues_are_read_all_at_once() -> None:
     one.advance()
     assert one.bodies() == []
     assert one.news.by_name.keys() == {"other"}
+
+
+def test_no_queue_counts_as_dropped_while_a_snapshot_of_the_root_is_put_in_place() -> None:
+    """The number of the queue is in place already, and its definition is not."""
+    one = part(queue(1))
+    one.enqueue(b"x")
+    one.news._is_whole = lambda: False
+    one.hear("another", None)
+    one.hear(Q, None)
+    one.news._is_read = False
+    waits = one.ask(ReadQueueStats(Q))
+    one.lead()
+    one.advance()
+    assert one.bodies() == [b"x"]
+    with pytest.raises(Unavailable, match="yet to learn"):
+        one.enqueue(b"y")
+    one.news._is_whole = lambda: True
+    one.hear(Q, queue(1))
+    one.advance()
+    one.enqueue(b"y")
+    assert (one.bodies(), len(waits.answers)) == ([b"x", b"y"], 1)
+
+
+def test_a_change_is_not_missed_that_is_written_after_a_first_range_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was observed before."""
+    one, pending = Part(), list[WriteSet]()
+    one.news._is_read = False
+    with monkeypatch.context() as patch:
+        patch.setattr(one.engine, "write", lambda writes, **_: pending.append(writes))
+        patch.setattr(one.news, "written", lambda: None)
+        one.hear(Q, queue(1))
+        one.news.listen(RANGE_ID, one.messaging.queues)
+    for writes in pending:
+        one.engine.write(writes, sync=True)
+    one.news.written()
+    assert one.news.by_name.keys() == {Q}
 
 
 @pytest.mark.parametrize(
