@@ -9,8 +9,8 @@
 
 Only the root changes definitions. The replica of the root on each node observes a record of which
 queues have changed; if the replica has missed changes, all definitions are read again. Nothing is
-read before a range other than the root serves here, nor while a snapshot of the root is put in
-place: a part of the definitions would look as if the other queues were dropped.
+read before a range other than the root serves here. Nor is it while a snapshot of the root is put
+in place: by a part of the definitions, the other queues would look as if they were dropped.
 
 A range has in its own log which queues it knows: its record ``definitions`` tells the version that
 it has learned. It changes its queues only with a proposal that writes a later version. A next
