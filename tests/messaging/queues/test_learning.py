@@ -263,7 +263,7 @@ def test_changes_of_many_queues_are_read_all_at_once() -> None:
     assert one.news.by_name.keys() == {"other"}
 
 
-def test_no_queue_counts_as_dropped_while_a_snapshot_of_the_root_is_put_in_place() -> None:
+def test_a_queue_does_not_count_as_dropped_while_a_snapshot_of_the_root_is_put_in_place() -> None:
     """The number of the queue is in place already, and its definition is not."""
     one = part(queue(1))
     one.enqueue(b"x")
