@@ -152,8 +152,10 @@ class Node:
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
-        self.definitions = DefinitionNews(self._stored, self._has_whole_root)
-        self.handed_leases: dict[bytes, float] = {}
+        self.definitions, self.handed_leases = (
+            DefinitionNews(self._stored, self._has_whole_root),
+            dict[bytes, float](),
+        )
         self.replicas = Replicas(clock.monotonic)
         self.rounds = ServiceRounds(self, self.settings.reader(POLL))
         self._spreading = Services(
