@@ -113,7 +113,7 @@ class Content:
     index: bytes = keys.QUEUES
     """The index of queues that is in use."""
     said: dict[bytes, bytes] = field(default_factory=dict)
-    """Bodies and states of their messages."""
+    """Bodies and states of their messages, and pointers to them."""
     collected: int = 0
     ceiling: int = 0
     newest: bytes = b""
@@ -256,7 +256,7 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
             content.reaped[key].append((keys.complement(rest[:8]), id_, receipt))
     elif suffix == keys.HOLD_UP:
         content.holds[key].append(rest)
-    elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE}:
+    elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE, keys.QUEUE_POINTER}:
         content.said[raw] = stored
 
 

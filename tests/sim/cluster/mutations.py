@@ -159,6 +159,10 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.kinds_are_ignored, 100, EMBEDDED),
     Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
     Mutation(queues.copies_are_not_kept_up, 100, EMBEDDED_RANGES, known=1),
+    Mutation(queues.ids_are_unique_in_a_range_alone, 100, EMBEDDED_RANGES, known=10),
+    Mutation(queues.services_take_what_is_prepared, 100, EMBEDDED_RANGES, known=10),
+    Mutation(queues.what_is_given_back_counts, 100, EMBEDDED_RANGES, known=1),
+    Mutation(queues.pointers_outlive_their_messages, 100, EMBEDDED_RANGES, known=10),
     Mutation(
         spanning.no_record_of_what_was_only_read,
         1,
@@ -174,7 +178,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(spanning.any_ballot_is_resolved, 1, SCHEDULE, range_schedules.word_of_an_earlier_run),
     Mutation(spanning.run_that_is_over_commits, 1, SCHEDULE, range_schedules.run_that_was_given_up),
     Mutation(spanning.readers_wait_for_no_intent, 100, EMBEDDED_RANGES, known=19),
-    Mutation(spanning.commits_wait_for_no_intent, 100, EMBEDDED_RANGES, known=40),
+    Mutation(spanning.commits_wait_for_no_intent, 100, EMBEDDED_RANGES, known=6),
     Mutation(spanning.push_moves_no_clock, 1, SCHEDULE, range_schedules.commit_above_a_reader),
     Mutation(
         spanning.timestamp_never_moves_up,
@@ -234,8 +238,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(handing_over.batch_leaves_out_the_first, 100, EMBEDDED_RANGES, known=2),
     Mutation(handing_over.positions_step_back, 100, EMBEDDED_RANGES, known=4),
-    Mutation(handing_over.entries_leave_when_sent, 100, EMBEDDED_RANGES, known=2),
-    Mutation(handing_over.ranges_answer_for_any_key, 100, EMBEDDED_RANGES, known=2),
+    Mutation(handing_over.entries_leave_when_sent, 100, EMBEDDED_RANGES, known=10),
+    Mutation(handing_over.ranges_answer_for_any_key, 100, EMBEDDED_RANGES, known=3),
     Mutation(
         handing_over.snapshots_overlap,
         1,

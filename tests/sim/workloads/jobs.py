@@ -206,13 +206,12 @@ class Jobs:
             ["done"] * 6 + ["reject", "back", "late", "late", "late", "forget", "longer"]
         )
         named = await self._named(client, queue, message)
-        done = (
-            Put(b"job done/%s/%s" % (message.payload, client.token()), queue.encode()),
-            Acknowledge(queue, named),
-        )
+        mark, of = b"%s/%s" % (message.payload, client.token()), queue.encode()
+        done = Put(b"job done/" + mark, of), Acknowledge(queue, named)
         if what == "reject":
             delay = client.random.choice([None, 0.0, 0.1])
-            await self._commit(client, RejectMessages(queue, named, delay, reason="no"))
+            rejected = RejectMessages(queue, named, delay, reason="no")
+            await self._commit(client, Put(b"job rejected/" + mark, of), rejected)
         elif what == "back":
             self._given_back.add((queue, message.payload, message.epoch))
             await self._commit(client, RejectMessages(queue, named, uncounted=True))
@@ -248,14 +247,14 @@ class Jobs:
             await self._check_counters(db, queue)
 
     async def _check_counters(self, db: CoreDatabase, queue: str) -> None:
-        """Check that the queue has counted what was sent, and what was done."""
+        """Check that the queue has counted what was sent, done and rejected."""
         stats = await db.queue(queue).stats()
-        counted = [stats.enqueued, stats.acknowledged]
+        counted = [stats.enqueued, stats.acknowledged, stats.rejected]
         found = [
             sum(value == queue.encode() for _, value in await pairs(db, prefix))
-            for prefix in (b"job sent/", b"job done/")
+            for prefix in (b"job sent/", b"job done/", b"job rejected/")
         ]
-        assert counted == found, f"{found} of {queue} were sent, and done: {stats}"
+        assert counted == found, f"{found} of {queue} were sent, done and rejected: {stats}"
 
 
 async def commit(db: CoreDatabase, *writes: Any, anchor: bytes = b"jobs") -> Committed:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.errors import LeaseLost
-from postroom.messaging.queues import places
+from postroom.messaging.queues import enqueueing, places
 from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.consumers import Wish
+from postroom.messaging.queues.crossing import Departures
+from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dividing import _Copies
+from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.firing import Firing
 from postroom.messaging.queues.leases import Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of
-from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import Attempt
+from postroom.messaging.queues.records import Entry, Locator
+from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
+from postroom.messaging.queues.settling import REJECTED, Settling
 from postroom.ranges.evaluation import Evaluation
 from tests.sim.cluster.broken import Patch
 
@@ -99,3 +104,41 @@ def copies_are_not_kept_up() -> Patch:
         return None
 
     return _Copies, "_keep_up", keep_up
+
+
+def ids_are_unique_in_a_range_alone() -> Patch:
+    """Enqueue a message though there is one of its kind and id whose home is in another range."""
+
+    def nothing(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> None:
+        return None
+
+    return enqueueing, "_home_elsewhere", nothing
+
+
+def services_take_what_is_prepared() -> Patch:
+    """Fire a message again while a transaction over several ranges is about to end it."""
+    begin = Enqueueing.__init__
+
+    def forgetful(self: Enqueueing, directory: Directory, environment: QueueEnvironment) -> None:
+        begin(self, directory, environment)
+        self.is_prepared = lambda key: False
+
+    return Enqueueing, "__init__", forgetful
+
+
+def what_is_given_back_counts() -> Patch:
+    """Count an attempt that nobody began, or that was given back uncounted, as a failure."""
+
+    def counted(self: Settling, lease: Lease) -> None:
+        self.fail(lease, REJECTED, "given back", 0.0)
+
+    return Settling, "give_back", counted
+
+
+def pointers_outlive_their_messages() -> Patch:
+    """Leave the pointer to a message that is gone, if it lies in another range."""
+
+    def stay(self: Departures, ctx: Evaluation, queue: str, number: int, locator: Locator) -> None:
+        return None
+
+    return Departures, "end_pointer", stay
