@@ -31,7 +31,7 @@ from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.limits import READ_AHEAD_SECONDS_MAX
-from postroom.ranges.admission import FairCalls
+from postroom.ranges.admission import FairCalls, taken
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import KeySet, Read
@@ -105,6 +105,8 @@ class LocalReads:
         self.last_commit = 0
         self.before = 0
         self.blocked: dict[Call, None] = {}
+        self._blocked_last: list[Call] = []
+        self._overdue: list[Call] = []
         self.without_lease: FairCalls[None] = FairCalls()
         self.long: FairCalls[Generator[None, None, Any]] = FairCalls()
         self.waiting = Waiting(self._look_again)
@@ -257,6 +259,23 @@ class LocalReads:
             self.long[call] = reading
             self.waiting.look_later(call)
             self._host.wake(urgent=True)
+
+    def take_blocked(self) -> list[Call]:
+        """Take the calls that have waited for the end of a proposal, which has come.
+
+        A call that two proposals in a row have blocked is *overdue*: there may have been no share
+        of the turn between them for it. The next proposal waits for it, else there might never be.
+        """
+        calls, last = taken(self.blocked), set(self._blocked_last)
+        self._overdue = [call for call in calls if call in last]
+        self._blocked_last = calls
+        return calls
+
+    def has_overdue(self) -> bool:
+        """Return whether a read is overdue, so that it goes before the next proposal."""
+        if self._overdue:
+            self._overdue = [call for call in self._overdue if call in self.without_lease]
+        return bool(self._overdue)
 
     def cancel(self, call: Call) -> bool:
         """Forget a read that still waits; false if it is too late for that."""

@@ -42,7 +42,7 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges import lease as leases
-from postroom.ranges.admission import REQUESTS_AT_ONCE, RefusedCalls, taken
+from postroom.ranges.admission import REQUESTS_AT_ONCE, RefusedCalls
 from postroom.ranges.assembly import AssembledReplica
 from postroom.ranges.batch import Batch, commits
 from postroom.ranges.calls import Call, Proposal
@@ -320,16 +320,24 @@ class Replica(AssembledReplica):
         elif not self._may_read():
             self.serving.rest_or_ask()
         else:
-            if reads.offers:
-                reads.take_offers()
-            if reads.without_lease.kept or reads.long.kept:
-                reads.go_on(self.submit_again)
-            clients, upkeep = self.clients, self.upkeep
-            return bool(
-                clients.arrived or clients.by_owner or upkeep.arrived or upkeep.by_owner
-                or self.evaluator.batch or self.evaluator.is_behind
-            )  # fmt: skip
+            return self._read_on()
         return False
+
+    def _read_on(self) -> bool:
+        """Do the reads that have waited for a turn; return whether there is more to evaluate."""
+        reads, evaluator = self.reads, self.evaluator
+        if reads.offers:
+            reads.take_offers()
+        if reads.without_lease.kept or reads.long.kept:
+            reads.go_on(self.submit_again)
+        if reads.has_overdue() and not evaluator.batch:
+            self.host.wake(urgent=True)
+            return False
+        clients, upkeep = self.clients, self.upkeep
+        return bool(
+            clients.arrived or clients.by_owner or upkeep.arrived or upkeep.by_owner
+            or evaluator.batch or evaluator.is_behind
+        )  # fmt: skip
 
     def _may_read(self) -> bool:
         """Return whether reads that wait may go on. A store that rests has to write first."""
@@ -475,7 +483,7 @@ class Replica(AssembledReplica):
         if self.time_share.since is not None:
             self.time_share.end()
         if self.reads.blocked:
-            self.submit_again(taken(self.reads.blocked))
+            self.submit_again(self.reads.take_blocked())
         if self.wants_turn():
             reads = self.reads
             is_urgent = (

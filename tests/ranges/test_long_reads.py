@@ -11,7 +11,7 @@ from postroom import limits
 from postroom.kv.clock import from_milliseconds
 from postroom.messaging.requests import EnqueueMessage, ListInboxes
 from postroom.raft.proposals import ProposalOutcome
-from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.requests import CommitTransaction, Get, Lock
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
@@ -62,3 +62,29 @@ def test_a_long_read_that_has_begun_waits_for_the_proposal_under_way(one_range: 
     assert not read.answers
     one_range.end(ProposalOutcome.APPLIED)
     assert read.answers
+
+
+def test_a_lock_that_two_proposals_have_held_up_goes_before_the_next_one(
+    one_range: OneRange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 1)
+    replica, group = one_range.replica, one_range.group
+    lock = Asked(Lock([b"locked"], [], os.urandom(16), 60.0, BEGAN))
+
+    def evaluate() -> None:
+        replica.submit(Asked(_send(b"a", b"b", b"c", b"d")))
+        replica.turn()
+
+    evaluate()
+    assert replica.evaluator.batch, "it goes over several turns"
+    replica.submit(lock)
+    for _ in range(10):
+        while not group.proposed:
+            replica.turn()
+        for _ in range(3):  # each takes the step of a turn
+            replica.submit(Asked(Get(b"other")))
+        group.end(ProposalOutcome.APPLIED)
+        evaluate()
+        if lock.answers:
+            break
+    assert lock.answers == [(None, None)]

@@ -155,7 +155,7 @@ class RangeFaults:
         machine, hosted = self._random.choice(served)
         to = self._random.choice(self._cluster.machines).node_id
         self._seen["leases moved"] += 1
-        if self._random.random() < 0.5:
+        if self._random.random() < 0.5 and to:  # else it is about to join
             self._call("move", self._database().move_lease(hosted.range_id, to))
         else:
             machine.act(lambda: hosted.hand_over(self._random.choice([None, to])))
