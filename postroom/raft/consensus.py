@@ -34,7 +34,14 @@ from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, Transport
 from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
-from postroom.raft.messages import Envelope, Frame, Message, decode_frame, encode_frame
+from postroom.raft.messages import (
+    Envelope,
+    Frame,
+    Message,
+    beyond_reach,
+    decode_frame,
+    encode_frame,
+)
 from postroom.raft.proposals import Done, ProposalOutcome, tell
 from postroom.raft.snapshots import Spool
 from postroom.raft.stored_log import AppliedState, origins, read_hard_state, stage_beginning
@@ -424,7 +431,7 @@ class Consensus:
     def _receive(self, now: float) -> None:
         for sender, frame, problem in self._intake.take():
             addressed = [] if frame is None else self._addressed(frame)
-            lie = next((lie for each in addressed if (lie := each[0].beyond_reach(each[1]))), None)
+            lie = _lie_in(addressed)
             if frame is None or lie is not None:
                 self._distrust(sender, f"malformed: {problem}" if lie is None else lie)
                 continue
@@ -491,3 +498,12 @@ class Consensus:
         if alarm is None or deadline < alarm:
             self._alarm_of[group_id] = deadline
             heapq.heappush(self._alarms, (deadline, group_id))
+
+
+def _lie_in(addressed: list[tuple[RaftGroup, Message]]) -> str | None:
+    """Return the term or index in a message that no member can have reached, or ``None``."""
+    for group, message in addressed:
+        lie = beyond_reach(message, group.core.term, group.core.journal.last_index)
+        if lie is not None:
+            return lie
+    return None

@@ -31,7 +31,7 @@ from postroom.raft.frames import Liveness
 from postroom.raft.incoming_messages import IncomingMessages
 from postroom.raft.interface import NodeId, StateMachine
 from postroom.raft.membership import Change
-from postroom.raft.messages import Append, Appended, Message, PreVote, beyond_reach
+from postroom.raft.messages import Append, Appended, Message, PreVote
 from postroom.raft.proposals import (
     Command,
     Done,
@@ -275,10 +275,6 @@ class RaftGroup:
 
     # Calls of the node's set of groups.
 
-    def beyond_reach(self, message: Message) -> str | None:
-        """Return the term or index in ``message`` that no member can have reached, or ``None``."""
-        return beyond_reach(message, self.core.term, self.core.journal.last_index)
-
     def deliver(self, sender: NodeId, message: Message) -> None:
         """Keep a message for the next turn."""
         if self.stopped is None:
@@ -517,11 +513,11 @@ class RaftGroup:
             self._transfer.begin(self._transfer_to[0])
             self._transfer_to = None
         self._transfer.tick()
-        if core.role != LEADER:
-            self._feeding.close()
-            self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
-        else:
+        if core.role == LEADER:
             self.proposals.give_up_at = None  # applied entries end all proposals
+            return
+        self._feeding.close()
+        self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
         self.proposals.tick(core.now)
 
     def _say_that_it_is_back(self) -> None:

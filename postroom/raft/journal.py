@@ -49,7 +49,12 @@ from postroom.raft.tombstones import read_tombstone
 
 
 class Journal:
-    """The log and the hard state of one group. It needs ``writes`` before each turn."""
+    """The log and the hard state of one group. It needs ``writes`` before each turn.
+
+    Attributes:
+        base_index: the index of the last entry that is no longer kept.
+        last_index: the index of the newest entry.
+    """
 
     def __init__(self, prefix: bytes, members: Members, *, replays: bool = False) -> None:
         """Create an empty log under ``prefix``; see :meth:`open`."""
@@ -62,6 +67,7 @@ class Journal:
         self._hard_key = prefix + b"h"
         self._entry_prefix = prefix + b"l"
         self._entries: list[LogEntry] = [(b"", 0, 0)]
+        self.base_index = self.last_index = 0
         self._members: list[tuple[int, Members]] = [(0, members)]
         self._durable = range(0)
         self._hard_state_changed = False
@@ -90,16 +96,6 @@ class Journal:
         """The index from which on a former member that comes back counts (:mod:`.tombstones`)."""
 
     # Reading.
-
-    @property
-    def base_index(self) -> int:
-        """Return the index of the last entry that is no longer kept."""
-        return self._entries[0][1]
-
-    @property
-    def last_index(self) -> int:
-        """Return the index of the newest entry."""
-        return self._entries[-1][1]
 
     @property
     def last_term(self) -> int:
@@ -143,14 +139,14 @@ class Journal:
 
         The base counts as an entry.
         """
-        offset = index - self._entries[0][1]
+        offset = index - self.base_index
         if 0 <= offset < len(self._entries):
             return self._entries[offset][2]
         return None
 
     def entries(self, first: int, last: int) -> list[LogEntry]:
         """Return the entries from ``first`` to ``last``, both included, as far as they are kept."""
-        base = self._entries[0][1]
+        base = self.base_index
         return self._entries[max(first - base, 1) : max(last - base + 1, 1)]
 
     def batch(self, first: int, bytes_max: int, entries_max: int | None = None) -> list[LogEntry]:
@@ -183,7 +179,7 @@ class Journal:
         self.is_at_rest = False
         self.needs_sync = self.enters_term = self._infers_term
         self._infers_term = False
-        self._durable = range(self._entries[0][1] + 1, self._entries[-1][1] + 1)
+        self._durable = range(self.base_index + 1, self.last_index + 1)
         for index in self._removed:
             writes[self._entry_prefix + pack_u64(index)] = None
         self._removed = []
@@ -215,9 +211,8 @@ class Journal:
 
     def add(self, payload: bytes, index: int, term: int) -> None:
         """Append an entry at the end."""
-        _, last_index, last_term = self._entries[-1]
-        assert index == last_index + 1, f"entry {index} after {last_index}"
-        assert term >= last_term, f"term falls from {last_term} to {term} at {index}"
+        assert index == self.last_index + 1, f"entry {index} after {self.last_index}"
+        assert term >= self.last_term, f"term falls from {self.last_term} to {term} at {index}"
         self._remember((payload, index, term))
         self.writes[self._entry_prefix + pack_u64(index)] = pack_u64(term) + payload
         self.needs_sync = True
@@ -228,6 +223,7 @@ class Journal:
         assert offset > 0, f"cut at {index}, base is {self.base_index}"
         self._unstage(self._entries[offset:])
         del self._entries[offset:]
+        self.last_index = index - 1
         while self._members[-1][0] >= index:
             self._members.pop()
 
@@ -238,21 +234,25 @@ class Journal:
             return
         gone = self._entries[1 : offset + 1]
         if self.replays:
-            self.bytes_kept -= sum([len(payload) for payload, _, _ in gone])
+            for payload, _, _ in gone:
+                self.bytes_kept -= len(payload)
         else:
             self._unstage(gone)
         self._entries[: offset + 1] = [(b"", index, gone[-1][2])]
-        self._forget_members_before(index)
+        self.base_index = index
+        if len(self._members) > 1:
+            self._forget_members_before(index)
 
     def note(self, command: bytes, index: int, term: int, writes: WriteSet) -> None:
         """Do ``write_only`` and ``pass_over`` in one step, for a log that is at rest."""
         writes[self._entry_prefix + pack_u64(index)] = b"".join((pack_u64(term), COMMAND, command))
         self._entries[0] = (b"", index, term)
+        self.base_index = self.last_index = index
 
     def pass_over(self, index: int, term: int) -> None:
         """Move the empty log of a group of one on to ``index``, applied in this turn."""
         assert len(self._entries) == 1
-        self._entries[0] = (b"", index, term)
+        self._begin_at(index, term)
 
     def write_only(self, command: bytes, index: int, term: int) -> None:
         """Stage a command that is applied in this turn, and that only a replay will read."""
@@ -276,7 +276,7 @@ class Journal:
     def restart(self, index: int, term: int, members: Members) -> None:
         """Replace the whole log by a snapshot that ends with the entry (``index``, ``term``)."""
         self._unstage(self._entries[1:])
-        self._entries = [(b"", index, term)]
+        self._begin_at(index, term)
         self._members = [(index, members)]
         self._hard_state_changed = self.needs_sync = True
 
@@ -291,8 +291,14 @@ class Journal:
             if engine.get(self._prefix + kind) is not None:
                 self.writes[self._prefix + kind] = None
 
+    def _begin_at(self, index: int, term: int) -> None:
+        """Begin anew after the entry at ``index``: none is kept."""
+        self._entries = [(b"", index, term)]
+        self.base_index = self.last_index = index
+
     def _remember(self, entry: LogEntry) -> None:
         self._entries.append(entry)
+        self.last_index = entry[1]
         self.bytes_kept += len(entry[0])
         if entry[0][:1] > NOOP:
             members = members_in(entry[0])
@@ -343,7 +349,7 @@ class Journal:
         journal._hard_state_changed = stored.is_outdated or stored.infers_term
         journal._infers_term = stored.infers_term
         journal._removed = stored.removed
-        journal._entries = [(b"", *stored.base)]
+        journal._begin_at(*stored.base)
         journal._members = [(min(stored.members[0], stored.base[0]), stored.members[1])]
         for entry in stored.entries:
             journal._remember(entry)

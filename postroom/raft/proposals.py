@@ -283,24 +283,21 @@ class LogApplication:
 
     def _committed(self) -> Iterator[CommittedEntry]:
         """Yield the committed entries up to one that needs another turn."""
-        core, journal = self._core, self._core.journal
+        core, proposals, journal = self._core, self._proposals, self._core.journal
         for payload, index, term in journal.entries(core.applied_index + 1, core.commit_index):
-            if not self._is_prepared(payload, index, term):
+            kind = payload[0]
+            if kind == _COMMAND_KIND and not (
+                proposals.is_pending(index, term)
+                or self._state_machine.prepare(index, term, memoryview(payload)[1:])
+            ):
                 self.goes_on = True
                 return
-            context = self._proposals.applied(index, term)
-            kind = payload[0]
+            context = proposals.applied(index, term)
             command = _command_of(payload) if kind == _COMMAND_KIND else None
             if kind > _NOOP_KIND:
                 journal.members_applied(index)
             yield index, term, command, context
             core.applied_index = index
-
-    def _is_prepared(self, payload: bytes, index: int, term: int) -> bool:
-        """Return whether an entry can be applied in this turn, or needs another one."""
-        if payload[0] != _COMMAND_KIND or self._proposals.is_pending(index, term):
-            return True
-        return self._state_machine.prepare(index, term, memoryview(payload)[1:])
 
     def _has_applied_members(self) -> bool:
         return self._core.applied_index >= self._core.journal.members_index
@@ -330,10 +327,11 @@ class LogApplication:
             return
         entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
         keeps, factor = core.applied_index, options.log_catching_up_factor
-        if len(log) <= entries_max and log.bytes_kept <= bytes_max:
+        kept = log.last_index - log.base_index
+        if kept <= entries_max and log.bytes_kept <= bytes_max:
             wanted = self._feeding.all_have() if core.role == LEADER else None
             keeps = self._following.leader_base_index if wanted is None else wanted
-        elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
+        elif kept <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
             keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
         log.drop(min(core.applied_index, keeps))
 

@@ -115,6 +115,7 @@ class LeaderReplication:
         self._liveness = liveness
         self.snapshots = SnapshotSender(core, state_machine)
         self._progress: dict[Node, _PeerState] = {}
+        self._peers: list[Node] | None = None
         self._heartbeat_at = 0.0
         self._settled_since: float | None = None
         self._term = -1
@@ -130,7 +131,7 @@ class LeaderReplication:
         if self._term < 0:
             return
         self.snapshots.close()
-        self._progress = {}
+        self._progress, self._peers = {}, None
         self._settled_since = None
         self._term = -1
 
@@ -145,7 +146,7 @@ class LeaderReplication:
         for peer in core.peers:
             alive_at = self._liveness.seems_alive_at(peer.id)
             core.answered_at[peer] = max(core.answered_at[peer], alive_at)
-            self._progress.setdefault(peer, _PeerState()).is_quiet = False
+            self._of(peer).is_quiet = False
 
     def send(self) -> None:
         """End a leader's turn: send each peer the entries it lacks, or a heartbeat that is due."""
@@ -153,7 +154,8 @@ class LeaderReplication:
         if self._term != core.term:
             self.close()
             self._term, self._heartbeat_at = core.term, core.now
-        self._forget_former_peers()
+        if self._peers is not core.peers:
+            self._follow_peers()
         if core.quiet:
             return
         heartbeat = core.now >= self._heartbeat_at
@@ -161,8 +163,10 @@ class LeaderReplication:
             self._heartbeat_at = core.now + core.options.heartbeat_seconds
         may_be_quiet = self._may_be_quiet()
         self.snapshots.begin_turn()
+        next_index, last_index = core.next_index, core.journal.last_index
         for peer in core.peers:
-            self._feed(peer, heartbeat=heartbeat, quiet=may_be_quiet)
+            if heartbeat or next_index[peer] <= last_index:
+                self._feed(peer, heartbeat=heartbeat, quiet=may_be_quiet)
         if may_be_quiet and all(self._is_quiet(peer) for peer in core.peers):
             core.quiet = True
             self.snapshots.close()
@@ -170,17 +174,7 @@ class LeaderReplication:
     def _may_be_quiet(self) -> bool:
         """Return whether nothing was to be done for long enough."""
         core, patience = self._core, self._core.options.quiet_after_seconds
-        last_index = core.journal.last_index
-        is_applied = core.applied_index == core.commit_index == last_index
-        settled = (
-            is_applied
-            and not core.members.is_joint
-            and all(
-                core.match_index[peer] == last_index or self._liveness.is_silent(peer.id)
-                for peer in core.peers
-            )
-        )
-        if not settled or patience is None:
+        if not self._is_settled() or patience is None:
             self._settled_since = None
             return False
         if self._settled_since is None:
@@ -189,6 +183,18 @@ class LeaderReplication:
                 progress.is_quiet = False
         return core.now - self._settled_since >= patience and self.hears_majority()
 
+    def _is_settled(self) -> bool:
+        """Return whether all entries are applied, and at each peer that is heard."""
+        core = self._core
+        last_index = core.journal.last_index
+        if not core.applied_index == core.commit_index == last_index or core.members.is_joint:
+            return False
+        match_index = core.match_index
+        for peer in core.peers:
+            if match_index[peer] != last_index and not self._liveness.is_silent(peer.id):
+                return False
+        return True
+
     def hears_majority(self) -> bool:
         """Return whether the nodes of a majority are heard, this one included."""
         core = self._core
@@ -196,7 +202,7 @@ class LeaderReplication:
         return core.is_majority({core.node_id, *heard})
 
     def _is_quiet(self, peer: Node) -> bool:
-        return self._liveness.is_silent(peer.id) or self._progress[peer].is_quiet
+        return self._liveness.is_silent(peer.id) or self._of(peer).is_quiet
 
     def on_appended(self, sender: NodeId, message: Appended) -> None:
         """Deal with a peer's answer in this term."""
@@ -204,7 +210,7 @@ class LeaderReplication:
         peer = core.peer(sender)
         if peer is None or self._term != core.term or message.index > core.journal.last_index:
             return
-        progress = self._progress.setdefault(peer, _PeerState())
+        progress = self._of(peer)
         progress.is_quiet, progress.is_installing = message.quiet, message.installing
         if message.success and message.index > self._can_have(progress):
             self._said.log(
@@ -255,9 +261,9 @@ class LeaderReplication:
 
     def _have(self, peers: list[Node]) -> int:
         match_index, coming = self._core.match_index, self.snapshots.index_for
-        have = [match_index[peer] for peer in peers]
+        have = map(match_index.__getitem__, peers)
         if self.snapshots.are_under_way:
-            have = [max(known, coming(peer)) for known, peer in zip(have, peers, strict=True)]
+            have = map(max, have, map(coming, peers))
         return min(have, default=self._core.journal.last_index)
 
     def report(self) -> dict[NodeId, PeerProgress]:
@@ -298,7 +304,7 @@ class LeaderReplication:
 
     def _feed(self, peer: Node, *, heartbeat: bool, quiet: bool) -> None:
         core = self._core
-        progress = self._progress.setdefault(peer, _PeerState())
+        progress = self._of(peer)
         if heartbeat:
             progress.waits_for_answer = False
         if core.next_index[peer] <= core.journal.base_index:
@@ -355,8 +361,17 @@ class LeaderReplication:
         progress.offered = max(progress.offered, prev_index + len(entries))
         core.send(peer.id, message)
 
-    def _forget_former_peers(self) -> None:
-        for peer in [peer for peer in self._progress if peer not in self._core.peers]:
+    def _of(self, peer: Node) -> _PeerState:
+        """Return what is known of a peer."""
+        known = self._progress.get(peer)
+        if known is None:
+            known = self._progress[peer] = _PeerState()
+        return known
+
+    def _follow_peers(self) -> None:
+        """Forget former peers."""
+        self._peers = self._core.peers
+        for peer in [peer for peer in self._progress if peer not in self._peers]:
             del self._progress[peer]
             self.snapshots.end(peer)
 

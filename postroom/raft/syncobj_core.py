@@ -146,29 +146,44 @@ class Peer(Node):  # type: ignore[misc]  # pysyncobj has no types
     __hash__ = object.__hash__
 
 
-def _private(name: str) -> Any:
-    """Return a public name for a private attribute; read in C, because it is read all the time."""
-    mangled = f"_SyncObj__{name}"
+def _kept_as(name: str) -> Any:
+    """Return a private attribute of the library, kept under a public name.
+
+    The public ones are read all the time, and are plain attributes; the library reads its own
+    seldom.
+    """
 
     def write(core: object, value: object) -> None:
-        setattr(core, mangled, value)
+        setattr(core, name, value)
 
-    return property(attrgetter(mangled), write)
+    return property(attrgetter(name), write)
 
 
 class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
     """A member of a group: pysyncobj's state and transitions under public names."""
 
-    role: int = _private("raftState")
-    term: int = _private("raftCurrentTerm")
-    vote: NodeId | None = _private("votedForNodeId")
-    commit_index: int = _private("raftCommitIndex")
-    applied_index: int = _private("raftLastApplied")
-    next_index: dict[Node, int] = _private("raftNextIndex")
-    match_index: dict[Node, int] = _private("raftMatchIndex")
-    answered_at: dict[Node, float] = _private("lastResponseTime")
-    election_deadline: float = _private("raftElectionDeadline")
-    first_index_of_term: int | None = _private("noopIDx")
+    role: int
+    term: int
+    vote: NodeId | None
+    leader: NodeId | None
+    commit_index: int
+    applied_index: int
+    next_index: dict[Node, int]
+    match_index: dict[Node, int]
+    answered_at: dict[Node, float]
+    election_deadline: float
+    first_index_of_term: int | None
+
+    __raftState = _kept_as("role")
+    __raftCurrentTerm = _kept_as("term")
+    __votedForNodeId = _kept_as("vote")
+    __raftCommitIndex = _kept_as("commit_index")
+    __raftLastApplied = _kept_as("applied_index")
+    __raftNextIndex = _kept_as("next_index")
+    __raftMatchIndex = _kept_as("match_index")
+    __lastResponseTime = _kept_as("answered_at")
+    __raftElectionDeadline = _kept_as("election_deadline")
+    __noopIDx = _kept_as("first_index_of_term")
 
     def __init__(
         self,
@@ -201,11 +216,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
 
     def __restore(self, applied_index: int) -> None:
         self.__raftLog = _JournalAsLog(self.journal)
-        self.__raftCurrentTerm = self.journal.term
-        self.__votedForNodeId = self.journal.vote
-        self.__raftCommitIndex = self.__raftLastApplied = applied_index
+        self.term, self.vote = self.journal.term, self.journal.vote
+        self.commit_index = self.applied_index = applied_index
         self.__startTime = self.__lastSerializedTime = 0.0
-        self.__raftElectionDeadline = 0.0
+        self.election_deadline = 0.0
 
     def _node(self, node_id: NodeId) -> Peer:
         """Return the one object of a node."""
@@ -236,15 +250,13 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
     # State of this member.
 
     @property
-    def leader(self) -> NodeId | None:
-        """Return the leader, as far as this member knows."""
-        # The base's constructor reads this, too: it looks at every name of the object.
-        node = self.__dict__.get("_SyncObj__raftLeader")
-        return None if node is None else node.id
+    def __raftLeader(self) -> Node | None:  # noqa: N802  # pysyncobj's name
+        """Return the leader as the library knows it."""
+        return None if self.leader is None else self._node(self.leader)
 
-    @leader.setter
-    def leader(self, node_id: NodeId | None) -> None:
-        self.__raftLeader = None if node_id is None else self._node(node_id)
+    @__raftLeader.setter
+    def __raftLeader(self, node: Node | None) -> None:  # noqa: N802  # pysyncobj's name
+        self.leader = None if node is None else node.id
 
     def may_campaign(self) -> bool:
         """Return whether this member may ask for votes.
@@ -283,7 +295,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
             values: the progress of each voter.
         """
         reached = [
-            sorted([values[voter] for voter in voters], reverse=True)[len(voters) // 2]
+            sorted(map(values.__getitem__, voters))[(len(voters) - 1) // 2]
             for voters in self.voter_sets
         ]
         return reached[0] if len(reached) == 1 else min(reached)
@@ -341,7 +353,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
 
     def applied_alone(self, index: int) -> None:
         """Count the entries up to ``index`` as committed and applied, as an only member."""
-        self.__raftCommitIndex = self.__raftLastApplied = index
+        self.commit_index = self.applied_index = index
 
     def count_answer(self, peer: Node, next_index: int, *, success: bool) -> None:
         """Count an answer of this term to an append.
@@ -367,7 +379,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
 
     def restart_election_timer(self) -> None:
         """Wait a whole time-out, drawn anew, before campaigning (section 5.2)."""
-        self.__raftElectionDeadline = self.now + self.__generateRaftTimeout()
+        self.election_deadline = self.now + self.__generateRaftTimeout()
 
     def adopt_members(self) -> None:
         """Use the newest set of members in the log, as soon as it is there (section 6)."""
