@@ -121,8 +121,8 @@ class LocalReads:
 
     def read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         """Answer ``call``, now or later."""
-        view = self._view
-        if call.request.locks:
+        view, request, bounds = self._view, call.request, self.bounds
+        if request.locks:
             self._may_hold()
         view.now = now = self._clock.read()
         if view.is_used_up() or not self._lease_holder.serves(now):
@@ -135,15 +135,21 @@ class LocalReads:
         view.before = before = self.before
         view.now = before or now
         try:
-            if self.intents.by_transaction or not self.bounds.is_whole:
+            if self.intents.by_transaction or not (
+                bounds.is_whole
+                or (
+                    call.within is bounds.descriptor
+                    and getattr(request, request.read_at, 0) <= view.now
+                )
+            ):
                 self._check(call, view.now)
             if before and (
                 self.intents.going
-                or not self.bounds.is_whole  # other ranges have acknowledged what is later
-                or getattr(call.request, "timestamp", 0) > before
+                or not bounds.is_whole  # other ranges have acknowledged what is later
+                or getattr(request, "timestamp", 0) > before
             ):
                 raise Blocked  # a proposal under evaluation may be seen from there
-            answer = evaluator(view, call.request)
+            answer = evaluator(view, request)
             if type(answer) is GeneratorType:
                 self._go_on(call, answer)
                 return

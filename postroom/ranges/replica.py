@@ -210,11 +210,6 @@ class Replica(AssembledReplica):
 
     # --- when it wants a turn
 
-    @property
-    def is_proposing(self) -> bool:
-        """Return whether a proposal is under way. The end of it may change the next deadline."""
-        return self.proposal is not None
-
     def wants_turn(self) -> bool:
         """Return whether a turn would have something to do."""
         if self.proposal is not None:

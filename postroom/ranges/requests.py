@@ -572,15 +572,17 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
 
     def single_keys(self) -> Sequence[bytes] | None:
         """Return its anchor, and the keys that it reads or writes, if these are all."""
-        if self.spans or not self.anchor:
+        anchor = self.anchor
+        if self.spans or not anchor:
             return None
-        found = [self.anchor, *self.reads]
+        found = [anchor, *self.reads] if self.reads != [anchor] else [anchor]
         for write in self.writes:
             if write.participates():
                 single = write.single_keys()
                 if single is None:
                     return None
-                found += single
+                if single != (anchor,):
+                    found += single
         return found
 
     def needs(self) -> Iterator[Need]:

@@ -96,7 +96,7 @@ class RangeTurns:
                 take_turn(turning.values())
         finally:
             for range_id, replica in turning.items():
-                if replica.wants_turn():
+                if replica.proposal is None and replica.wants_turn():
                     self._awake[range_id] = replica
 
     def next_deadline(self) -> float | None:
@@ -108,6 +108,6 @@ class RangeTurns:
                 deadlines.cancel(range_id)
             elif deadline != deadlines.of(range_id):
                 deadlines.set(range_id, deadline)
-            if not replica.is_proposing:
+            if replica.proposal is None:  # the end of one may change the next deadline
                 del changed[range_id]
         return deadlines.first()

@@ -25,7 +25,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.contract import ROOT_ID, KeySet, RangeIds, Request, Scope
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import ReleaseLocks, Value
+from postroom.ranges.requests import CommitTransaction, ReleaseLocks, Value
 from postroom.ranges.whole_protections import ReleaseWhole
 from postroom.server.hosted_range import HostedRange
 from postroom.server.range_turns import RangeTurns
@@ -212,13 +212,31 @@ class Replicas:
         """Submit a request to the replica that it concerns, or refuse it."""
         request = call.request
         if type(request) is ForRange:
-            call.request = request.request
-            hosted = self.hosted.get(request.range_id)
-            if hosted is None:
-                call.complete(None, self._wrong_range(KeySet(spans=((b"", None),))))
-            else:
-                self.submit_to(hosted.replica, call)
+            self._submit_for_range(call, request)
             return
+        single = request.single_keys()
+        owner = None if single is None else self._spans.owner(single[0])
+        if owner is None:
+            self._route_others(call)
+            return
+        is_within = owner.bounds.contains_keys(single)
+        call.taken_by, call.within = owner, owner.bounds.descriptor if is_within else None
+        owner.submit(call)
+        if type(request) is not CommitTransaction and owner.is_used_up():
+            self._is_used_up_by(owner)
+
+    def _submit_for_range(self, call: Call, request: ForRange) -> None:
+        """Submit a request to the range that it names."""
+        call.request = request.request
+        hosted = self.hosted.get(request.range_id)
+        if hosted is None:
+            call.complete(None, self._wrong_range(KeySet(spans=((b"", None),))))
+        else:
+            self.submit_to(hosted.replica, call)
+
+    def _route_others(self, call: Call) -> None:
+        """Submit a request that does not concern single keys of one range here, or refuse it."""
+        request = call.request
         if type(request) is ReleaseLocks:
             for replica in self._replicas:
                 replica.release_locks(request.transaction_id)
@@ -228,22 +246,12 @@ class Replicas:
             self.by_id(ROOT_ID).protections.release(request.at)
             call.complete(None, self.failed)
             return
-        single = request.single_keys()
-        owner = None if single is None else self._spans.owner(single[0])
-        call.within = None
-        if owner is not None:
-            if owner.bounds.contains_keys(single):
-                call.within = owner.bounds.descriptor
+        try:
+            owner = self._concerned(request)
+        except Error as error:
+            call.complete(None, error)
         else:
-            try:
-                owner = self._concerned(request)
-            except Error as error:
-                call.complete(None, error)
-                return
-        call.taken_by = owner
-        owner.submit(call)
-        if owner.is_used_up():
-            self._is_used_up_by(owner)
+            self.submit_to(owner, call)
 
     def _route_commit(self, call: Call) -> bool:
         """Submit a commit if all that it concerns lies in one range; return whether it does.

@@ -17,7 +17,8 @@ class Range:
     def __init__(self, range_id: int, turned: list[int]) -> None:
         self.range_id = range_id
         self._turned = turned
-        self.wants = self.is_proposing = False
+        self.wants = False
+        self.proposal: object = None
         self.deadline: float | None = None
         self.waiting_for = dict[str, str]()
 
@@ -85,10 +86,10 @@ def test_a_range_that_wants_another_turn_gets_it(turns: Turns) -> None:
 def test_a_deadline_that_the_end_of_a_proposal_changes_is_known(turns: Turns) -> None:
     second = turns.ranges[1]
     turns.turns.note(cast("Any", second))
-    second.is_proposing, second.deadline = True, 9.0
+    second.proposal, second.deadline = "under way", 9.0
     turns.turn()
     assert turns.turns.next_deadline() == 9.0
-    second.is_proposing, second.deadline = False, 5.0
+    second.proposal, second.deadline = None, 5.0
     assert turns.turns.next_deadline() == 5.0
     turns.now = 5.0
     assert turns.turn() == [2, 1]

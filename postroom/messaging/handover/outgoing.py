@@ -123,7 +123,7 @@ class Outgoing:
         """Return whether a message for a key goes out, and is not delivered here at once."""
         start, end = self._bounds.start, self._bounds.end
         is_here = start <= key and (end is None or key < end)
-        return not is_here or self.joins(key)
+        return not is_here or self._uncounted > 0 or key in self._own
 
     def joins(self, key: bytes) -> bool:
         """Return whether outgoing messages for a key of the range would be overtaken."""
