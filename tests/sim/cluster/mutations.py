@@ -236,8 +236,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         SCHEDULE,
         range_schedules.batch_for_a_part_of_a_range,
     ),
-    Mutation(handing_over.batch_leaves_out_the_first, 100, EMBEDDED_RANGES, known=2),
-    Mutation(handing_over.positions_step_back, 100, EMBEDDED_RANGES, known=4),
+    Mutation(handing_over.batch_leaves_out_the_first, 100, EMBEDDED_RANGES, known=10),
+    Mutation(handing_over.positions_step_back, 100, EMBEDDED_RANGES, known=10),
     Mutation(handing_over.entries_leave_when_sent, 100, EMBEDDED_RANGES, known=10),
     Mutation(handing_over.ranges_answer_for_any_key, 100, EMBEDDED_RANGES, known=3),
     Mutation(
