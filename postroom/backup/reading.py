@@ -2,7 +2,7 @@
 
 ::
 
-    range 1: entries of no key ──┐ without what         ┌─ merged by name, counters added up
+    range 1: entries of no key ──┐ without what         ┌─ merged by name (:mod:`.joining`)
     range 2: entries of no key ──┴ others have taken ───┴──▶ part 0
     keys [c, p): of range 1 up to m, of range 2 from m on ──▶ part n
 
@@ -17,24 +17,18 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Final, NamedTuple
 
-import msgspec
-
 from postroom.backup.blocks import Block, Entries
+from postroom.backup.joining import RangeEntries, joined
 from postroom.backup.merging import EntryStream
 from postroom.client.bulk import Bulk
 from postroom.client.database import CoreDatabase
-from postroom.client.routing.merges import summed
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import BACKUP_PAGE_BYTES_MIN, BACKUP_PARTS_MAX, SPLITS_DURING_CALL_MAX
 from postroom.messaging.bulk_requests import BYTES, RecordsPage, unpack
 from postroom.messaging.handover.transit import StoreMarks, Transit
-from postroom.messaging.image_entries import COUNTERS_NAME
-from postroom.messaging.requests import Counters
 from postroom.ranges.listing import RangeInfo
 
 _PAGE_BYTES: Final = 1024 * 1024
-_encode: Final = msgspec.msgpack.Encoder().encode
-_counters: Final = msgspec.msgpack.Decoder(Counters)
 
 
 class ReadEntries(NamedTuple):
@@ -86,7 +80,7 @@ class StoreReader:
         if len(images) > 1:
             taken = await self._taken()
             images = [
-                _without_taken(image, Transit(each.id, taken))
+                _of_store(_without_taken(image, Transit(each.id, taken)), RangeEntries())
                 for image, each in zip(images, self._ranges, strict=True)
             ]
         async with aclosing(_joined(images)) as pages:
@@ -155,6 +149,15 @@ async def _without_taken(
                 yield ReadEntries(transit.of(page.entries), None, page.size)
 
 
+async def _of_store(
+    pages: AsyncGenerator[ReadEntries], of_range: RangeEntries
+) -> AsyncGenerator[ReadEntries]:
+    async with aclosing(pages):
+        async for page in pages:
+            yield ReadEntries(of_range.of(page.entries), None, page.size)
+    yield ReadEntries(of_range.rest(), None, 0)
+
+
 def _after(page: ReadEntries, last: bytes) -> ReadEntries:
     """Return the entries of a page whose names are after ``last``."""
     names, stored = page.entries
@@ -202,11 +205,14 @@ def _taken(streams: list[EntryStream]) -> Entries:
     found: dict[bytes, bytes | None] = {}
     for each in reversed(taken):  # the first range has the records that a store has once
         found |= each
-    if COUNTERS_NAME in found:
-        counted = [stored for each in taken if (stored := each.get(COUNTERS_NAME))]
-        found[COUNTERS_NAME] = _encode(summed(map(_counters.decode, counted)))
+    if len(found) < sum(map(len, taken)):
+        found = {name: _joined_entry(name, taken) for name in found}
     names = sorted(found)
     return names, [found[name] for name in names]
+
+
+def _joined_entry(name: bytes, taken: list[dict[bytes, bytes | None]]) -> bytes:
+    return joined(name, [stored for each in taken if (stored := each.get(name)) is not None])
 
 
 def _lower(one: bytes | None, other: bytes | None) -> bytes | None:

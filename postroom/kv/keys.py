@@ -70,8 +70,9 @@ Keys therefore sort as the user's bytes do, and no key is a prefix of another on
 
 Numbers are big-endian and of fixed width: ``range``, ``index`` and timestamps (``when``, ``due``,
 ``rank``, ``until``, ``died``) have 8 bytes, ``ordinal`` and ``queue`` 4. ``seq`` is a timestamp and
-an ordinal. ``~`` marks a complement, which sorts the newest first. The ``<id>`` of a message or
-deferred update is the timestamp of its commit, the range that sent it, and an ordinal.
+an ordinal; those of each range are its own. ``~`` marks a complement, which sorts the newest first.
+The ``<id>`` of a message or deferred update is the timestamp of its commit, the range that sent it,
+and an ordinal.
 
 A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``. A
 split carries COMMIT records, the index of inboxes and the inboxes along with their keys, and moves

@@ -462,9 +462,8 @@ class UsualBatch:
         kept = write.payload if len(write.payload) <= records.PAYLOAD_KEPT_BYTES else None
         if write.headers is not None and self._checked_headers(write):
             kept = None
-        layout, staged, now, seq = (
-            manager.layout, self.staged, self._timestamp, self._stamp + ordinal.to_bytes(4, "big")
-        )  # fmt: skip
+        layout, staged, now = manager.layout, self.staged, self._timestamp
+        seq = layout.seq(self._stamp, ordinal)
         key, kind, id_, priority = write.key, write.kind, write.id, write.priority
         if self.outboxes is not None and self._is_elsewhere(key, id_):
             raise _Unusual

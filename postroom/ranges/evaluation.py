@@ -540,8 +540,12 @@ class Evaluation:
 
     def next_ordinal(self) -> bytes:
         """Return the ordinal of the next message in its transaction, as stored."""
+        return self.next_number().to_bytes(4, "big")
+
+    def next_number(self) -> int:
+        """Return the ordinal of the next message in its transaction."""
         self.ordinal += 1
-        return self.ordinal.to_bytes(4, "big")
+        return self.ordinal
 
 
 class TrialEvaluation(Evaluation):

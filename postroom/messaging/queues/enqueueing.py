@@ -230,7 +230,7 @@ def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue) -> Entry:
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
     manager.host.made_up.placed(id_)
-    seq = ctx.stamp + ctx.next_ordinal()
+    seq = layout.seq(ctx.stamp, ctx.next_number())
     due = manager.due(request.due, now)
     group, priority = request.group, request.priority
     body = encode(Body(

@@ -56,7 +56,6 @@ SPARSE: Final = 4
 """The divisor of sparse holdings: one is written again when ``1 / SPARSE`` of it is left."""
 FEW_ENTRIES: Final = 8
 """The number of entries up to which a holding is never written again."""
-_LAST_NAME: Final = 0xFFFF_FFFF
 
 
 @dataclass(slots=True)
@@ -116,7 +115,8 @@ def _changing(ctx: Draft, manager: Manager) -> Changes:
 
 def give(ctx: Evaluation, manager: Manager, stored: Holding, deadline: float) -> LeasedHolding:
     """Write a holding for a claim, or for an extended lease; return it as leased."""
-    key = manager.layout.holding_key(stored.until, ctx.stamp + ctx.next_ordinal())
+    layout = manager.layout
+    key = layout.holding_key(stored.until, layout.seq(ctx.stamp, ctx.next_number()))
     ctx.writes[key] = packed = encode(stored)
     ctx.bytes += len(packed) + 2 * len(key) + WRITE_BYTES
     return LeasedHolding(key, stored, deadline)
@@ -194,7 +194,8 @@ def _mark(ctx: Evaluation, manager: Manager) -> tuple[list[Marked], list[LeasedH
             marked.append((holding, mark))
             continue
         if left:
-            thin = _without(ctx, manager, holding, set(numbers), _LAST_NAME - len(thinned))
+            from_the_top = ~len(thinned)
+            thin = _without(ctx, manager, holding, set(numbers), from_the_top)
             staged[thin.key] = packed = encode(thin.stored)
             room -= len(packed)
             thinned.append(thin)
@@ -209,12 +210,13 @@ def _is_sparse(holding: LeasedHolding, left: int) -> bool:
 
 
 def _without(
-    ctx: Evaluation, manager: Manager, holding: LeasedHolding, over: set[int], name: int
+    ctx: Evaluation, manager: Manager, holding: LeasedHolding, over: set[int], ordinal: int
 ) -> LeasedHolding:
-    """Return a holding of the rest of another, under a name that no claim and no extension has."""
+    """Return a holding of the rest of another, under an ordinal that no claim or extension has."""
     entries = [each.entry for each in manager.leases.of_holding(holding) if each.number not in over]
     stored = msgspec.structs.replace(holding.stored, entries=entries)
-    key = manager.layout.holding_key(stored.until, ctx.stamp + keys.u32(name))
+    layout = manager.layout
+    key = layout.holding_key(stored.until, layout.seq(ctx.stamp, ordinal))
     return LeasedHolding(key, stored, holding.deadline)
 
 
@@ -224,6 +226,8 @@ def _flag(lease: Lease) -> bytes:
 
 ENDED_LIST_LENGTH: Final = 1000
 """The number of ended messages in one list, which is purged as a whole."""
+_FIRST_ORDINAL: Final = bytes(4)
+"""The ordinal of the first list of a proposal of the root; no key has it."""
 
 
 def sum_up(ctx: Evaluation) -> None:
@@ -252,9 +256,10 @@ def sum_up(ctx: Evaluation) -> None:
         thinned += [(manager, holding) for holding in more_thinned]
         counted.append((manager, after))
     for (manager, is_archived), listed in ended.items():
-        prefix = manager.layout.archived if is_archived else manager.layout.done
+        layout = manager.layout
+        prefix = layout.archived if is_archived else layout.done
         for number in range(0, len(listed), ENDED_LIST_LENGTH):
-            key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
+            key = prefix + layout.seq(ctx.stamp, number).removesuffix(_FIRST_ORDINAL)
             ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_LENGTH])
     # Before the effects of the rider: a claim that is answered finds memory as it is stored.
     ctx.after.insert(0, lambda: _apply(notes, counted, marked, thinned))

@@ -22,7 +22,9 @@ Thus a message that succeeds at the first attempt costs two writes to enqueue. I
 write and a share of a holding; its end costs one write and a share of a list.
 
 ``seq`` (timestamp and ordinal of the enqueuing) is the same for the whole life of a message. It
-makes keys unique, and distinguishes a message from a later one with the same id.
+makes keys unique, and distinguishes a message from a later one with the same id. Ranges may use one
+timestamp, so each has ordinals of its own (:meth:`QueueLayout.seq`). Thus
+a backup can make one range of them.
 
 Ready entries are ordered within their group by *rank*: their due time, later by ``AGEING_SECONDS``
 for each level of priority. The most urgent messages (-128) overtake the least urgent ones (127) for
@@ -61,6 +63,7 @@ from postroom.messaging import due as times
 from postroom.messaging.queues.homes import home_of, told_key
 from postroom.messaging.queues.requests import TaskFailure
 from postroom.ranges.checks import Headers, has_headers
+from postroom.ranges.contract import ROOT_ID
 
 T = TypeVar("T")
 
@@ -68,6 +71,9 @@ AGEING_SECONDS: Final = 60
 """The number of seconds for which a message overtakes those of the next level of priority."""
 _AGEING: Final = from_seconds(AGEING_SECONDS)
 SEQ_BYTES: Final = 12
+_ORDINALS: Final = 1 << 16
+"""The number of ordinals that a range has for itself at each timestamp."""
+_ORDINALS_MASK: Final = (1 << 32) - 1
 _KNOWN_AT_ONCE: Final = 1000
 
 PAYLOAD_KEPT_BYTES: Final = 512
@@ -407,6 +413,7 @@ class QueueLayout:
 
     def __init__(self, range_id: int, number: int, index: bytes = keys.QUEUES) -> None:
         self.number = keys.u32(number)
+        self._ordinals_from = (range_id - ROOT_ID) * _ORDINALS
         self.whole = keys.queue_prefix(range_id, number, index)
         self.scheduled = self.whole + keys.SCHEDULED
         self.moments = self.scheduled + keys.u64(times.MOMENT)
@@ -424,6 +431,10 @@ class QueueLayout:
         self._bodies: dict[str, bytes] = {}
         self._states: dict[str, bytes] = {}
         self._groups_known: dict[str, bytes] = {}
+
+    def seq(self, stamp: bytes, ordinal: int) -> bytes:
+        """Return a timestamp and an ordinal of this range, as 12 bytes; they rise with ordinals."""
+        return stamp + keys.u32((self._ordinals_from + ordinal) & _ORDINALS_MASK)
 
     def scheduled_key(self, entry: Entry, *, ordered: bool) -> bytes:
         """Return the key of an entry that is not ready yet."""
