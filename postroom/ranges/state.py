@@ -347,7 +347,7 @@ def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
     yield _encode([(key, value) for key, value in told if value is not None])
     pairs: list[tuple[bytes, bytes]] = []
     size = 0
-    for span in spans(frozen, range_id):
+    for span in sorted(spans(frozen, range_id)):  # a right half may have an id below its range's
         for key, value in frozen.iterate(*span):
             if pairs and size + len(key) + len(value) > CHUNK_BYTES:
                 yield _encode(pairs)
@@ -374,7 +374,7 @@ def is_chunk(range_id: int, data: bytes) -> bool:
     before = b""
     for key, _ in pairs:
         is_own = any(span.lower <= key < span.upper for span in (metadata, _CONTENT))
-        is_of_right_half = metadata.upper <= key < _CONTENT.lower and keys.is_of_queues(key)
+        is_of_right_half = keys.RANGE <= key < _CONTENT.lower and keys.is_of_queues(key)
         if key <= before or not (is_own or is_of_right_half):
             return False
         before = key

@@ -74,6 +74,20 @@ def test_the_metadata_of_a_right_half_that_is_prepared_moves_with_its_range() ->
     assert not any(map(target.get, COPIES))
 
 
+def test_a_right_half_may_have_an_id_below_that_of_its_range() -> None:
+    copies = {
+        keys.record_key(1, RIGHT_HALF_RECORD): keys.u64(0),
+        keys.queue_prefix(0, 1) + b"of a right half": b"copy",
+    }
+    source, target = engine(10), engine(10, b"old")
+    source.write(copies, sync=True)
+    chunks = chunks_of(source)
+    assert all(range_state.is_chunk(1, chunk) for chunk in chunks)
+    for piece in range_state.install(target, 1, chunks):
+        target.write(piece, sync=False)
+    assert {key: target.get(key) for key in copies} == copies
+
+
 def test_the_metadata_of_a_right_half_that_is_prepared_is_cleared_with_its_range() -> None:
     source = engine(10)
     source.write({**COPIES, OTHER_RANGE: b"theirs"}, sync=True)
