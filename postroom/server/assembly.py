@@ -130,6 +130,7 @@ class AssembledNode(HostingNode, Protocol):
     slow_log: SlowLog
     definitions: DefinitionNews
     handed_leases: dict[bytes, float]
+    seen_clients: dict[bytes, None]
 
     @property
     def chance(self) -> Callable[[], float]:
@@ -230,6 +231,7 @@ def assemble_range(
         reader=protections.reader, may_purge=replica.positions.limit,
         kept=lambda: from_seconds(node.settings[settings.GC_TTL]), wake_up=advances,
         news=node.definitions, handed=node.handed_leases,
+        seen_clients=node.seen_clients,
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,
     )  # fmt: skip

@@ -152,9 +152,10 @@ class Node:
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         self._stored = engine if storage is None else storage.applied
-        self.definitions, self.handed_leases = (
+        self.definitions, self.handed_leases, self.seen_clients = (
             DefinitionNews(self._stored, self._has_whole_root),
             dict[bytes, float](),
+            dict[bytes, None](),
         )
         self.replicas = Replicas(clock.monotonic)
         self.rounds = ServiceRounds(self, self.settings.reader(POLL))

@@ -60,6 +60,7 @@ class QueueEnvironment:
         news: the definitions of queues that the node has heard of.
         handed: the deadlines of message leases on the monotonic clock, by the keys of their
             holdings: the halves of a range begin with those that the range has given here.
+        seen_clients: the clients that any range of the node has seen, the first ones first.
         forgets_strangers: whether a client that was not seen since the start of the node is gone.
             This is so in an embedded store, whose clients are in its process.
         rouse: a function that lets a store that rests begin to work.
@@ -88,11 +89,11 @@ class QueueEnvironment:
     forgets_strangers: bool
     rouse: Callable[[], None]
     handed: dict[bytes, float] = field(default_factory=dict)
+    seen_clients: dict[bytes, None] = field(default_factory=dict)
     refusals: dict[int, Exception] = field(default_factory=dict)
     waits: TokenWaits = field(default_factory=TokenWaits)
     sleeps_until: float = 0.0
     is_prepared: Callable[[bytes], bool] = lambda _: False
-    _seen: dict[bytes, None] = field(default_factory=dict)
 
     def wake(self, *, urgent: bool = False) -> None:
         """Wake the service: it has something to do now, and perhaps a claim waits for it."""
@@ -116,13 +117,14 @@ class QueueEnvironment:
 
     def seen(self, client: bytes) -> None:
         """Note that a client is there."""
-        if len(self._seen) >= CLIENTS_REMEMBERED and client not in self._seen:
-            del self._seen[next(iter(self._seen))]
-        self._seen[client] = None
+        seen = self.seen_clients
+        if len(seen) >= CLIENTS_REMEMBERED and client not in seen:
+            del seen[next(iter(seen))]
+        seen[client] = None
 
     def may_be_there(self, client: bytes) -> bool:
         """Return whether a client that holds messages may still be there."""
-        return not self.forgets_strangers or client in self._seen
+        return not self.forgets_strangers or client in self.seen_clients
 
 
 @dataclass(eq=False)

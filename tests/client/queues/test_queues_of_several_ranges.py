@@ -600,3 +600,15 @@ def test_a_client_with_rights_on_a_queue_alone_works_in_all_ranges() -> None:
     with pytest.raises(AccessDenied):
         worker.run(worker.db.queue("q").messages())
     nodes.close()
+
+
+def test_a_split_ends_no_lease_of_an_embedded_store() -> None:
+    with postroom.open(":memory:") as db:
+        queue = db.create_queue("jobs", ack_wait=3600, max_attempts=1)
+        for key in (b"a", b"n"):
+            with db.begin() as tx:
+                tx.enqueue("jobs", key, key=key)
+        held = queue.claim(2)
+        db.split(b"m")
+        assert queue.acknowledge(held) == 2
+        assert queue.stats().acknowledged == 2
