@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from postroom.client.database import CoreDatabase
 from postroom.client.trail import end_trail, keep_trail, read_trail
-from postroom.messaging.trail import TrailState
+from postroom.messaging.trail_requests import TrailState
 
 
 class StoreTrail:

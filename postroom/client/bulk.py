@@ -23,7 +23,6 @@ import msgspec
 
 from postroom.client import arguments
 from postroom.client.images import ImageCalls
-from postroom.client.outboxes import waiting_updates
 from postroom.client.sender import Sender, post
 from postroom.client.staging import StagingCalls
 from postroom.client.whole import protect_whole, release_whole
@@ -207,6 +206,8 @@ class Bulk:
         Raises:
             SnapshotTooOld: it is not.
         """
+        from postroom.client.outboxes import waiting_updates  # noqa: PLC0415 - seldom needed
+
         ranges: list[RangeInfo] = await self._sender.send(ListRanges(b"", None))
         async with aclosing(waiting_updates(self, ranges, at)) as found:
             async for request in found:

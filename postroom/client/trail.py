@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroom.client.commits import repeated
 from postroom.client.sender import Sender
-from postroom.messaging.trail import KeepTrail, ReadTrail, TrailState
+from postroom.messaging.trail_requests import KeepTrail, ReadTrail, TrailState
 
 
 async def read_trail(sender: Sender) -> TrailState:

@@ -65,7 +65,11 @@ CODES: Final[dict[type[Exception], Any]] = {
 EXPECTED: Final = (errors.Error, TypeError, ValueError)
 """The errors that a caller is told."""
 
-_DOCUMENTED: Final = {each for each in vars(errors).values() if isinstance(each, type)}
+_DOCUMENTED: Final = {
+    each
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and name in postroom.__all__
+}
 _NOTHING_HAPPENED: Final = (
     errors.Retryable, errors.Invalid, errors.ConditionFailed, errors.LeaseLost,
     errors.AccessDenied, errors.StoreLocked, errors.VersionMismatch, TypeError, ValueError,

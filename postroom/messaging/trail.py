@@ -22,7 +22,7 @@ Invariant: from ``since`` up to the end it has every change of an entry of an im
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -30,69 +30,18 @@ from postroom import limits
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
-from postroom.limits import SCAN_CURSOR_BYTES_MAX
 from postroom.messaging import image_entries as entries
+from postroom.messaging.trail_requests import KeepTrail, ReadTrail, TrailState
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import LeasedWrites
-from postroom.ranges.contract import Command, ConcernsRoot, Read, Role
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
-from postroom.ranges.requests import TimestampNumber
-from postroom.ranges.rights import Verb
 
 RECORD: Final = "trail"
 _VALUE: Final = b"\x01"
 _STAMP_BYTES: Final = 8
 _DEVICE_SHARE: Final = 8
 """The share of a device's free room that a trail may take: one part of so many."""
-
-# --- requests -------------------------------------------------------------------------------------
-
-
-class TrailState(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ReadTrail`` and ``KeepTrail``.
-
-    Attributes:
-        since: all changes after this timestamp are in the trail; 0: none is kept.
-        ended: those from this timestamp on are not; 0: they are.
-        cursor: where forgetting goes on; ``None``: all that had to be forgotten is.
-    """
-
-    since: int = 0
-    ended: int = 0
-    cursor: bytes | None = None
-
-
-class ReadTrail(ConcernsRoot, Read, frozen=True, tag="read_trail"):
-    """A request for the state of the trail."""
-
-    answer: ClassVar = TrailState
-    since: ClassVar = 2
-    verbs: ClassVar = (Verb.READ,)
-
-
-class KeepTrail(ConcernsRoot, Command, frozen=True, tag="keep_trail"):
-    """A request to keep a trail, and to forget a part of it; or to end it.
-
-    Forgetting takes several requests: each has the ``cursor`` of the answer before.
-
-    Attributes:
-        is_kept: whether it is kept; if not, all of it is forgotten.
-        until: the timestamp up to which it is forgotten.
-        cursor: where to go on with that.
-    """
-
-    answer: ClassVar = TrailState
-    since: ClassVar = 2
-    verbs: ClassVar = (Verb.ADMIN,)
-    role: ClassVar = Role.ADMIN
-    frees_room: ClassVar = True
-    is_served_in_restore: ClassVar = False
-
-    is_kept: bool
-    until: TimestampNumber = 0
-    cursor: Annotated[bytes, msgspec.Meta(max_length=SCAN_CURSOR_BYTES_MAX)] = b""
-
 
 # --- records --------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from postroom.errors import VersionMismatch
 from postroom.messaging import bulk_requests as bulk_messages
 from postroom.messaging import history_requests as histories
 from postroom.messaging import requests as messages
-from postroom.messaging import trail
+from postroom.messaging import trail_requests
 from postroom.messaging.handover import requests as handovers
 from postroom.messaging.ingest import requests as ingests
 from postroom.messaging.queues import queries as queue_queries
@@ -83,7 +83,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     queues,
     queue_queries,
     histories,
-    trail,
+    trail_requests,
 )
 """The modules that define requests."""
 

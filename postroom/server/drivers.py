@@ -67,8 +67,13 @@ def end_with_error(answer: Any) -> Generator[Any, None, Any]:
     # The error that is raised is no variable here: it would refer to itself through its traceback.
     if not isinstance(answer._error, CAME_BACK):
         raise_error(answer)
-    error, answer._error = answer._error, None
-    return (yield from send_returned(answer._driver, answer, error).__await__())
+    return (yield from send_returned(answer._driver, answer, _taken_error(answer)).__await__())
+
+
+def _taken_error(answer: Any) -> BaseException:
+    error: BaseException = answer._error
+    answer._error = None
+    return error
 
 
 _signal: Any = import_module("_signal")

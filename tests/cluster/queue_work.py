@@ -222,7 +222,7 @@ class QueueWork(Jobs):
         now = FOREVER if self._has_skew else sender.reading()
         if stored.epoch:
             self._check_reason(sender.monotonic(), attempt, stored)
-        self._check_claimed(client, message.queue, stored, now, sender.monotonic())
+        self._check_claimed(client, message.queue, stored, sender.monotonic())
         self._until[attempt] = stored.leased_until
         self._held[attempt] = client.number, stored.leased_until
         if message.queue == RATED:

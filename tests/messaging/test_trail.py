@@ -14,13 +14,8 @@ from postroom.client.trail import end_trail, keep_trail, read_trail
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.messaging import trail
-from postroom.messaging.trail import (
-    TrailState,
-    entry_name,
-    parted,
-    span_of,
-    value_in,
-)
+from postroom.messaging.trail import entry_name, parted, span_of, value_in
+from postroom.messaging.trail_requests import TrailState
 from postroom.ranges.split.requests import NewRangeId, PrepareSplit
 from tests.client.images import Workload, read
 from tests.messaging.queues.division import held_back

@@ -338,10 +338,10 @@ def test_the_records_of_audits_are_read_as_tables(
     by_part = {row["part"]: row for row in places}
     assert set(by_part) == {"message", "ready", "group"}
     ready = by_part["ready"]
-    assert (ready["queue"], ready["key"], ready["kind"], ready["id"]) == ("q", b"k", "mail", b"1")
+    assert (ready["queue"], ready["key"], ready["kind"], ready["id"]) == ("q", b"g", "mail", b"1")
     assert (by_part["group"]["group"], by_part["group"]["outstanding"]) == ("g", 1)
     (body,) = (row for row in beside if row["what"] == "body")
-    assert (body["key"], body["number"], body["seq"]) == (b"k", 1, ready["seq"])
+    assert (body["key"], body["number"], body["seq"]) == (b"g", 1, ready["seq"])
     sums = {(row["what"], row["key"], row["metric"]): row["value"] for row in beside
             if row["what"] in {"sum", "posted"}}  # fmt: skip
     assert sums == {

@@ -383,8 +383,9 @@ def test_a_bound_among_keys_of_others_is_shown_as_the_begin_of_the_next_prefix()
     ]  # fmt: skip
 
 
-def test_a_client_with_rights_on_queues_alone_is_shown_one_range() -> None:
-    assert shown(Rights([Granted(EVERY_VERB, queue=EVERY_QUEUE)]), b"c", b"m") == [(b"", None)]
+def test_a_client_with_rights_on_queues_alone_is_shown_all_bounds() -> None:
+    rights = Rights([Granted(EVERY_VERB, queue=EVERY_QUEUE)])
+    assert shown(rights, b"c", b"m") == [(b"", b"c"), (b"c", b"m"), (b"m", None)]
 
 
 def test_a_client_with_rights_on_every_key_is_shown_all_bounds() -> None:

@@ -120,7 +120,7 @@ def test_a_range_whose_bytes_lie_under_one_key_is_not_split_nor_tried_again_at_o
 def test_a_range_that_cannot_be_split_is_told_once_in_ten_minutes(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.db.create_queue("queue")
+    store.db.create_queue("queue", max_concurrency=1)
     fill(store)
     store.advance(REFUSED_SECONDS)
     assert len(ranges_of(store)) == 1

@@ -80,17 +80,20 @@ async def send_returned(sender: LocalSender, answer: CameBack, error: BaseExcept
     Raises:
         Error: see :func:`send_to_ranges`; or there is no such queue.
     """
-    if isinstance(error, WrongRange):
-        return await send_to_ranges(sender, answer, error)
-    tries = getattr(answer, "sent_again", 0) + 1
-    if type(answer.request) is ReadQueues or tries > LEARNING_TRIES_MAX:
-        raise error
-    if isinstance(error, NoSuchQueue):
-        await sender.send(ReadQueues(error.queue))  # the root tells if there is none
-    await sender.sleep(min(LEARNING_SECONDS_FIRST * 2.0**tries, LEARNING_PAUSE_SECONDS_MAX))
-    again: Any = sender.send(answer.request, answer.timeout_seconds)
-    again.sent_again = tries
-    return await again
+    try:
+        if isinstance(error, WrongRange):
+            return await send_to_ranges(sender, answer, error)
+        tries = getattr(answer, "sent_again", 0) + 1
+        if type(answer.request) is ReadQueues or tries > LEARNING_TRIES_MAX:
+            raise error
+        if isinstance(error, NoSuchQueue):
+            await sender.send(ReadQueues(error.queue))  # the root tells if there is none
+        await sender.sleep(min(LEARNING_SECONDS_FIRST * 2.0**tries, LEARNING_PAUSE_SECONDS_MAX))
+        again: Any = sender.send(answer.request, answer.timeout_seconds)
+        again.sent_again = tries
+        return await again
+    finally:
+        del answer, error  # the traceback of an error would keep them, and they the error
 
 
 async def send_to_ranges(sender: LocalSender, answer: CameBack, wrong: WrongRange) -> Any:

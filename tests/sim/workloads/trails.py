@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from postroom.client.database import CoreDatabase
 from postroom.client.trail import end_trail, keep_trail, read_trail
-from postroom.messaging.trail import TrailState, parted, value_in
+from postroom.messaging.trail import parted, value_in
+from postroom.messaging.trail_requests import TrailState
 from tests.sim.workloads.workload import Client
 
 Image = dict[bytes, bytes | None]
