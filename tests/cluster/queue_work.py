@@ -269,6 +269,9 @@ class QueueWork(Jobs):
         if not self._has_skew:
             check_rate(self._fired)
 
+    async def _check_counters(self, db: CoreDatabase, queue: str) -> None:
+        """Check nothing: bursts and workers leave no notes of their queues."""
+
 
 def check_rate(fired: list[int]) -> None:
     """Check that in no length of time more were fired than ``max_rate`` and a burst allow."""
