@@ -16,7 +16,7 @@ from postroom.ranges.listing import ListRanges
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhole
 
-_TRIES: Final = 8
+_TRIES: Final = 20
 _ROUNDS: Final = 6
 """The rounds to the ranges that a try takes, about, until all of them are protected."""
 _AHEAD_SECONDS_MIN: Final = 0.005
