@@ -10,7 +10,8 @@
     id that is there ────────────────────▶ pointer ─ ReplaceMessage ▶ replaced, if it was not fired
                                            no pointer ◀─ EndPointer ──  purged
 
-A message with a group and a made-up id is in no need of this: the range of its group takes part.
+A message with a group and a made-up id is placed by its commit: the range of its group takes part.
+Only its pointer goes out, if the id is of another range.
 
 An entry is handed over exactly once, and those of a key in their order
 (:mod:`postroom.messaging.handover`). A message is in no queue until it has arrived; on its way it

@@ -488,7 +488,8 @@ class Enqueueing:
     def enqueue(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
         """Evaluate ``EnqueueInQueue``."""
         manager, settings = self.find(ctx, request.queue)
-        manager.departures.check_room(request.home)
+        for key in (request.home, request.id):  # its message, or its pointer, goes out
+            manager.departures.check_room(key)
         return self._enqueue(ctx, manager, settings, request)
 
     def _enqueue(
@@ -547,18 +548,23 @@ class Enqueueing:
         put(ctx, manager, request)  # its home is that of the dead one
 
     def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
-        manager, _ = self.find(ctx, request.queue)
         self.find(ctx, request.enqueue.queue)
-        due = times.resolved(request.enqueue.due, ctx.timestamp, self._by_wall)
-        follower = msgspec.structs.replace(request.enqueue, due=due)
-        when_done(ctx, manager, request.group, follower, self._enqueue_follower)
+        self._let_follow(ctx, request, self._enqueue_follower)
 
     def when_done_committed(self, ctx: Evaluation, request: WhenDone) -> None:
         """Let a message follow a group, in a transaction that has committed: nothing refuses it."""
+        self._let_follow(ctx, request, self.follow)
+
+    def _let_follow(
+        self,
+        ctx: Evaluation,
+        request: WhenDone,
+        enqueue: Callable[[Evaluation, EnqueueInQueue], object],
+    ) -> None:
         manager, _ = self.find(ctx, request.queue)
         due = times.resolved(request.enqueue.due, ctx.timestamp, self._by_wall)
         follower = msgspec.structs.replace(request.enqueue, due=due)
-        when_done(ctx, manager, request.group, follower, self.follow)
+        when_done(ctx, manager, request.group, follower, enqueue)
 
     def _enqueue_follower(self, ctx: Evaluation, follower: EnqueueInQueue) -> None:
         """Enqueue a follower at once, since nothing of its group is outstanding."""

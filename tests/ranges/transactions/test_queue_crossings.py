@@ -506,6 +506,18 @@ def test_a_range_refuses_messages_for_others_that_there_is_no_room_for(
     assert store.counted()["ready"] == 2
 
 
+@pytest.mark.parametrize("group", ["", "group"])
+def test_a_range_refuses_pointers_for_others_that_there_is_no_room_for(
+    store: QueueRanges, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setattr(limits, "OUTGOING_MAX", 2)
+    every = [store.commit(Put(A, b""), made_up(b"x%d" % each, A, group=group)) for each in range(3)]
+    with pytest.raises(OutboxFull):
+        answer_of(every[2])
+    store.settle()
+    assert store.counted()["ready"] == 2
+
+
 def test_a_prepared_message_is_sent_though_the_room_is_used_up_meanwhile(
     store: QueueRanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
