@@ -37,8 +37,8 @@ async def protect_whole(sender: Sender) -> int:
     for number in range(_TRIES):
         at, ahead, comes_at = await _still(sender, number)
         try:
-            # The clocks of the ranges have to move ahead by less then.
-            await _rest_until(sender, comes_at - max(ahead / 3, _AHEAD_SECONDS_MIN))
+            # Clocks of ranges have to move ahead by less later. Busy ranges need more time.
+            await _rest_until(sender, comes_at - max(_left(ahead, number), _AHEAD_SECONDS_MIN))
             await sender.send(ProtectWhole(at))
             return int(await sender.send(Protect(at)))
         except SnapshotTooOld:
@@ -51,6 +51,11 @@ async def protect_whole(sender: Sender) -> int:
         f"{_TRIES} times a range had transactions under way when all ranges were "
         "to be protected as a whole; nothing was protected: try again when there are fewer"
     )
+
+
+def _left(ahead: float, number: int) -> float:
+    """Return how long before its timestamp a try asks the ranges to protect it, in seconds."""
+    return ahead * (number + 1) / (number + 3)
 
 
 async def _still(sender: Sender, number: int) -> tuple[int, float, float]:
