@@ -27,15 +27,18 @@ from postroom.client.sender import Sender, post
 from postroom.client.staging import StagingCalls
 from postroom.client.whole import protect_whole, release_whole
 from postroom.kv.clock import Timestamp
+from postroom.limits import PARTITIONS_MAX
 from postroom.messaging import bulk_requests
 from postroom.messaging.bulk_requests import (
     ALL_RECORDS,
+    OF_NO_KEY,
     PackedColumn,
     RecordFilter,
     RecordsPage,
     ScanRecords,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
+from postroom.messaging.queues.requests import EVERY_HOME, HomeSpan
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.partitions import RangePartition, ReadPartitions
 from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect
@@ -113,7 +116,9 @@ class Bulk:
 
         Args:
             table: the name of the table.
-            start, end: the span of keys; it means nothing for records that belong to no key.
+            start, end: the span of keys. The records that belong to no key are those of all ranges
+                that it concerns, one range after the other; an outbox has none that others have
+                taken.
             at: the timestamp to read at; the last one, for ``changes`` and ``reaped``.
             wanted: the records that are wanted.
             columns: the columns that are wanted; empty: all.
@@ -124,7 +129,7 @@ class Bulk:
                 has no versions. For ``changes`` and ``reaped``: ``wanted.after`` is collected.
         """
         request = self._scan(table, (start, end), at, wanted, columns)
-        return self._ahead(request, _following, _as_it_is)
+        return self._pages(request, _as_it_is)
 
     def records(
         self,
@@ -141,7 +146,7 @@ class Bulk:
         The arguments and errors are those of :meth:`scan`.
         """
         request = self._scan(table, (start, end), at, wanted, columns)
-        return self._ahead(request, _following, lambda page: bulk_requests.records(table, page))
+        return self._pages(request, lambda page: bulk_requests.records(table, page))
 
     def columns(
         self,
@@ -172,7 +177,14 @@ class Bulk:
         return self._ahead(request, _following, _columns)
 
     def queue(
-        self, name: str, state: str = "", *, at: int, start: int = 0, end: int = 0
+        self,
+        name: str,
+        state: str = "",
+        *,
+        at: int,
+        start: int = 0,
+        end: int = 0,
+        homes: HomeSpan = EVERY_HOME,
     ) -> AsyncGenerator[QueuePage, None]:
         """Return the messages of a queue.
 
@@ -181,14 +193,16 @@ class Bulk:
             state: ``done``, ``archived`` or ``dead``; empty: all that lived.
             at: the timestamp to read at.
             start, end: timestamps between which they ended, or were due if they lived; 0: no bound.
+            homes: only those in a span of homes (:mod:`postroom.messaging.queues.homes`).
 
         Raises:
             Invalid: there is no queue of this name.
             SnapshotTooOld: ``at`` is collected.
         """
         first = ListQueueMessages(
-            name, state, b"", int(start), int(end), _MESSAGES_PER_PAGE, _PAGE_BYTES, int(at)
-        )
+            name, state, b"", int(start), int(end), _MESSAGES_PER_PAGE, _PAGE_BYTES, int(at),
+            homes=homes,
+        )  # fmt: skip
 
         def following(request: ListQueueMessages, page: QueuePage) -> ListQueueMessages | None:
             return msgspec.structs.replace(request, after=page.next) if page.next else None
@@ -213,17 +227,24 @@ class Bulk:
             async for request in found:
                 yield request
 
-    async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> CommittedChanges:
+    async def recent_changes(
+        self, start: bytes, end: bytes | None, after: int, until: int = 0
+    ) -> CommittedChanges:
         """Return the first changes after a timestamp, and until when they are complete.
 
         They come in the order of commits. There may be more. :meth:`watch` consists of these
         requests.
 
+        Args:
+            start, end: a span.
+            after: a timestamp.
+            until: the last timestamp of changes that are wanted; 0: now.
+
         Raises:
             SnapshotTooOld: they are collected.
         """
         changes: CommittedChanges = await self._sender.send(
-            ScanChanges(start, end, int(after), wait=False)
+            ScanChanges(start, end, int(after), wait=False, until=int(until))
         )
         return changes
 
@@ -237,6 +258,26 @@ class Bulk:
     ) -> ScanRecords:
         start, end = arguments.span(*span)
         return ScanRecords(table, start, end, int(at), wanted, columns, b"", self._page_bytes)
+
+    async def _pages(
+        self, request: ScanRecords, shape: Callable[[RecordsPage], Any]
+    ) -> AsyncGenerator[Any, None]:
+        """Return the pages of a table, those of no key range by range."""
+        ranges: list[RangeInfo] = []
+        if request.table in OF_NO_KEY:
+            ranges = await self._sender.send(ListRanges(request.start, request.end))
+        if request.table == "outbox" and len(ranges) > 1:
+            from postroom.client.outboxes import outbox_pages  # noqa: PLC0415 - seldom needed
+
+            scans = [outbox_pages(self, ranges, request)]
+        else:
+            starts = [max(request.start, each.start) for each in ranges] or [request.start]
+            parts = [msgspec.structs.replace(request, start=each) for each in starts]
+            scans = [self._ahead(each, _following, _as_it_is) for each in parts]
+        for scan in scans:
+            async with aclosing(scan) as pages:
+                async for page in pages:
+                    yield shape(page)
 
     async def _ahead(
         self, request: Any, following: Callable[[Any, Any], Any], shape: Callable[[Any], Any]
@@ -310,11 +351,16 @@ class BulkOfDatabase:
         Args:
             start: first key.
             end: first key after the span; ``None``: no bound.
-            part_bytes: about how much a part takes on the device; 1,024 parts at most.
+            part_bytes: about how much a part takes on the device; 1,024 parts at most, and one more
+                for each range.
         """
         start, end = arguments.span(start, end)
         request = ReadPartitions(start, end, arguments.count(part_bytes, "part_bytes", 1))
         found: list[RangePartition] = await self._sender.send(request)
+        if len(found) > PARTITIONS_MAX:  # each range is cut for itself
+            least = sum(each.size_bytes for each in found) // PARTITIONS_MAX
+            request = msgspec.structs.replace(request, part_bytes=max(part_bytes, least))
+            found = await self._sender.send(request)
         return [
             Partition(
                 each.start, each.end, each.range_id, each.generation, each.size_bytes,

@@ -1,12 +1,12 @@
-"""The updates that wait to be carried out, in a store with any number of ranges, at one timestamp.
+"""The outboxes of a store with any number of ranges, at one timestamp: all that waits there.
 
 ::
 
-    outbox of range 1: updates that wait, and those on their way to others ─┐ without those
-    marks of all ranges: the updates that they have taken from others ──────┴─ that were taken ─▶
+    outbox of range 1: entries that wait, and those on their way to others ─┐ without those
+    marks of all ranges: the entries that they have taken from others ──────┴─ that were taken ─▶
 
-A range drops an update some time after another one has taken it. Without the marks it would be
-found twice, or after it was carried out.
+A range drops an entry some time after another one has taken it. Without the marks it would be found
+twice, or after it was delivered or carried out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from postroom.kv import keys
+from postroom.messaging.bulk_requests import TABLES, RecordsPage, ScanRecords, pack
 from postroom.messaging.handover.transit import StoreMarks, Transit
 from postroom.messaging.requests import Executable
 from postroom.ranges.listing import RangeInfo
@@ -40,6 +41,39 @@ async def waiting_updates(
         ranges: all ranges.
         at: a timestamp that is protected as a whole.
     """
+    async with aclosing(_waiting(bulk, ranges, at)) as pages:
+        async for _, entries in pages:
+            for name, value in entries:
+                if name.startswith(_UPDATES):
+                    yield _decode(value).request
+
+
+async def outbox_pages(
+    bulk: Bulk, ranges: Sequence[RangeInfo], request: ScanRecords
+) -> AsyncGenerator[RecordsPage, None]:
+    """Yield pages of the table ``outbox``.
+
+    Args:
+        bulk: the tables of the store.
+        ranges: all ranges.
+        request: the request for the pages.
+    """
+    kinds = TABLES["outbox"]
+    async with aclosing(_waiting(bulk, ranges, request.timestamp)) as pages:
+        async for range_id, entries in pages:
+            every = [_row(range_id, *entry) for entry in entries]
+            columns = {
+                name: pack(kinds[name], column)
+                for name, column in zip(kinds, zip(*every, strict=True), strict=True)
+                if name in (request.columns or kinds)
+            }
+            yield RecordsPage(range_id, len(every), columns, None)
+
+
+async def _waiting(
+    bulk: Bulk, ranges: Sequence[RangeInfo], at: int
+) -> AsyncGenerator[tuple[int, list[tuple[bytes, bytes]]], None]:
+    """Yield the id of a range, and the names and values of entries that wait in its outbox."""
     taken = StoreMarks()
     for each in ranges:
         async for page in bulk.records("marks", each.start, at=at):
@@ -51,8 +85,16 @@ async def waiting_updates(
                 if not page:
                     continue
                 names, stored = zip(*page, strict=True)
-                for name, value in zip(*transit.of((names, stored)), strict=True):
-                    if name.startswith(_UPDATES):
-                        yield _decode(value or b"").request
+                left = zip(*transit.of((names, stored)), strict=True)
+                found = [(name, value or b"") for name, value in left if name < _BEHIND_UPDATES]
+                if found:
+                    yield each.id, found
                 if names[-1] >= _BEHIND_UPDATES:
                     break
+
+
+def _row(range_id: int, name: bytes, stored: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the row of an entry: its id, its message and its update, one of them empty."""
+    kind, place = name[1:2], name[3:]
+    entry = (b"", stored) if kind == keys.EXECUTABLE else (stored, b"")
+    return keys.u64(range_id) + place + kind, *entry

@@ -16,10 +16,11 @@ from array import array
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
 
+from postroom.kv import keys
 from postroom.kv.columns import packed
 from postroom.limits import (
     QUEUE_NAME_BYTES_MAX,
@@ -35,7 +36,7 @@ from postroom.messaging.requests import (
     Delivered,
     Executable,
 )
-from postroom.ranges.contract import Concern, KeySet, Read, Scope, on_everything
+from postroom.ranges.contract import Concern, KeySet, Read, on_everything
 from postroom.ranges.requests import Bound, Count, TimestampNumber
 from postroom.ranges.rights import Need, Verb
 
@@ -170,9 +171,16 @@ TABLES: Final[dict[str, Columns]] = {
 """The columns of each table."""
 
 
-_OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places"})
-_OF_ONE_RANGE: Final = frozenset({"range_image", "marks", "range_trail"})
-"""The tables of records of no key that are those of the range of the key ``start``."""
+OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places"})
+OF_ONE_RANGE: Final = OF_NO_KEY | {"range_image", "marks", "range_trail"}
+"""The tables of records of no key: those of the range of the key ``start``."""
+_OF_SPACES: Final = frozenset({"image", "trail"})
+"""The tables of keys that are walked over several times, in one space after the other."""
+_OF_VERSIONS: Final = frozenset({"data", "changes"})
+_BEFORE_KEY: Final = 8
+"""The bytes of a cursor before its key, in tables of versions."""
+_BEFORE_NAME: Final = 4
+"""The bytes of a cursor before its engine key, in other tables."""
 _OF_KEYS_ALONE: Final = frozenset(
     {"data", "changes", "inbox", "reaped", "accounting", "inbox_index"}
 )
@@ -183,8 +191,8 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
 
     Attributes:
         table: the name of the table, one of ``TABLES``.
-        start, end: the span of keys. It means nothing for tables of records that belong to no key,
-            but of ``range_image``, ``marks`` and ``range_trail``, of the range of ``start``.
+        start, end: the span of keys. The records of a table that belong to no key are those of the
+            range of ``start``.
         timestamp: the timestamp to read at, which is protected; of ``changes`` and ``reaped`` the
             last one that counts. A table without versions needs one that is protected as a whole;
             0: now.
@@ -211,12 +219,27 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
     bytes_max: Count = 0
 
     def concerns(self) -> Concern:
-        """Return the span, or the whole store for tables of records that belong to no key."""
-        if self.table in _OF_NO_KEY:
-            return Scope.WHOLE_STORE
-        if self.table in _OF_ONE_RANGE:
+        """Return the rest of the span, or the first key for records that belong to no key."""
+        if self.table in OF_ONE_RANGE:
             return KeySet((self.start,))
-        return KeySet(spans=((self.start, self.end),))
+        first = self.start if self.table in _OF_SPACES else max(self.start, self._key_of_cursor())
+        return KeySet(spans=((first, self.end),))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about a piece of the rest of the span."""
+        ((start, end),) = concern.spans
+        return msgspec.structs.replace(self, start=start, end=end)
+
+    def goes_on(self) -> bool:
+        """Return whether it may go on from range to range."""
+        return self.table not in OF_ONE_RANGE | _OF_SPACES
+
+    def _key_of_cursor(self) -> bytes:
+        """Return the key at which its cursor is; the cursor may be anything."""
+        if self.table in _OF_VERSIONS:
+            return self.cursor[_BEFORE_KEY:]
+        name = self.cursor[_BEFORE_NAME:]
+        return keys.unescape(name[1 : name.find(keys.END_OF_KEY, 1)])
 
     def needs(self) -> Iterator[Need]:
         """Yield the right to read the span, or everything if records tell of more than its keys."""
@@ -225,9 +248,13 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
         else:
             yield on_everything(Verb.READ)
 
-    def needs_one_range(self) -> bool:
-        """Return whether the table has records that belong to no key."""
-        return self.table in _OF_NO_KEY
+
+def cursor_at(table: str, key: bytes) -> bytes:
+    """Return the cursor of a scan that goes on at a key, of which no record is known."""
+    if table in _OF_VERSIONS:
+        return bytes(_BEFORE_KEY) + key
+    space = keys.MAIL if table == "inbox_index" else keys.DATA
+    return bytes(_BEFORE_NAME) + space + keys.escape(key)
 
 
 def pack(kind: ColumnKind, values: Iterable[Any]) -> PackedColumn:

@@ -50,6 +50,7 @@ from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import counters, images, trail
 from postroom.messaging.bulk_requests import (
+    OF_ONE_RANGE,
     TABLES,
     ColumnKind,
     PackedColumn,
@@ -65,6 +66,7 @@ from postroom.messaging.queues.definitions import Definitions, no_such_queue
 from postroom.messaging.queues.enqueueing import outstanding
 from postroom.messaging.queues.records import QueueLayout, index_in_use
 from postroom.messaging.requests import Peek, Peeked
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 from postroom.ranges.state import APPLIED_RECORD
@@ -184,6 +186,8 @@ class RecordScans:
             engine_key_of(request.cursor[_COUNT_BYTES:], self.range_id),
             page_bytes(request.bytes_max), self.peek,
         )  # fmt: skip
+        if request.table in OF_ONE_RANGE and not scope.has_begun():
+            return self._page(request, [], 0, None)
         vary = _VARYING[request.table]
         known, last = int.from_bytes(request.cursor[:_COUNT_BYTES], "big"), b""
         found: list[Any] = []  # the values of all records, one record after the other
@@ -262,6 +266,11 @@ class ScanScope:
     lower: bytes
     bytes_left: int
     peek: Callable[[View, Peek], Generator[None, None, Peeked]]
+
+    def has_begun(self) -> bool:
+        """Return whether the range was there; copies of records may have been, for its split."""
+        record = keys.record_key(self.range_id, APPLIED_RECORD)
+        return self.range_id == ROOT_ID or self.reader.get(record) is not None
 
     def rest_of(self, span: keys.KeySpan) -> keys.KeySpan:
         """Return the part of a span of engine keys that the pages before have not read."""

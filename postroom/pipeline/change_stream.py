@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -57,12 +58,18 @@ from postroom.pipeline import connections, offsets, tables
 from postroom.pipeline.filters import holds, with_prefix
 from postroom.pipeline.offsets import RangeStep
 from postroom.pipeline.options import SourceOptions, StoreAddress
-from postroom.pipeline.table_reader import TableSlice, Work, of_changes, read, recent
+from postroom.pipeline.table_reader import (
+    WHOLE_RANGE,
+    TableSlice,
+    Work,
+    of_changes,
+    read,
+    recent,
+)
 from postroom.pipeline.typed_values import decode_for
 from postroom.ranges.feed import size_of
 from postroom.ranges.requests import CommittedChange, CommittedChanges
 
-_ONE_PART = 1 << 60
 QUIET_SECONDS: Final = 30.0
 """The time between empty batches of a stream without changes; it is less than history is kept."""
 
@@ -107,7 +114,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ranges(self) -> list[Partition]:
         span = with_prefix(self._options.prefix)
-        return self._db.partitions(span.start, span.end, part_bytes=_ONE_PART)
+        return self._db.partitions(span.start, span.end, part_bytes=WHOLE_RANGE)
 
     # --- offsets
 
@@ -171,16 +178,18 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prefetched(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows of a batch of one task, if they were seen when the batch was made."""
+        """Return the rows of a batch, if they were seen when the batch was made."""
         seen, steps = self._seen, offsets.steps(start, end)
         can_be_sent = not self._options.format and tables.is_plain(self._schema, "changes")
-        if seen is None or len(steps) != 1 or not can_be_sent:
+        if seen is None or not steps or not can_be_sent:
             return None
-        (step,) = steps
-        if step.after != seen.after or step.until > seen.until:
+        if any(step.after != seen.after or step.until > seen.until for step in steps):
             return None
-        inside = [each for each in seen.changes if holds(step.span, each.key)]
-        return iter(of_changes(inside, *self._task(step, step.after)))
+        return chain.from_iterable(self._rows_in(step, seen.changes) for step in steps)
+
+    def _rows_in(self, step: RangeStep, changes: list[CommittedChange]) -> list[pa.RecordBatch]:
+        inside = [each for each in changes if holds(step.span, each.key)]
+        return of_changes(inside, *self._task(step, step.after))
 
     def stop(self) -> None:
         """Give the protections back. Spark may never call it."""

@@ -26,6 +26,7 @@ from postroom.kv.clock import LOGICAL_BITS, Timestamp
 from postroom.kv.versions import INTEGER, TOMBSTONE
 from postroom.messaging import due as times
 from postroom.messaging.bulk_requests import PackedColumn, RecordsPage
+from postroom.messaging.queues import crossing
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.pipeline.typed_values import CORRUPT, Decode
@@ -224,17 +225,25 @@ def _key(record: Any) -> bytes:
 
 
 def _request(record: Any) -> str | None:
-    """Return an update as JSON: its name, and its fields, with bytes as hexadecimal text."""
+    """Return an update, or a change of a queue, as JSON: its name, and its fields."""
     entry = _entry(record)
-    if isinstance(entry, Deliverable):
-        return None
-    fields = msgspec.structs.asdict(entry.request)
-    return headers_text({"request": type(entry.request).__name__, **fields})
+    if isinstance(entry, Executable):
+        return headers_text(_named(entry.request))
+    return headers_text(_named(crossing.decode(entry.value))) if entry.is_of_queue else None
+
+
+def _named(request: msgspec.Struct) -> dict[str, Any]:
+    """Return the name of a request, and its fields."""
+    fields = msgspec.structs.asdict(request)
+    return {"request": type(request).__name__} | {
+        name: msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+        for name, value in fields.items()
+    }
 
 
 def _message(record: Any) -> bytes | None:
     entry = _entry(record)
-    return entry.value if isinstance(entry, Deliverable) else None
+    return entry.value if isinstance(entry, Deliverable) and not entry.is_of_queue else None
 
 
 _ENTRY: Final[dict[str, Getter]] = {

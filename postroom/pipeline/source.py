@@ -40,7 +40,7 @@ from postroom.pipeline.options import (
 )
 from postroom.pipeline.sink_loads import LoadWriter
 from postroom.pipeline.sink_staging import BatchWriter, StreamWriter
-from postroom.pipeline.table_reader import TableReader
+from postroom.pipeline.table_reader import WHOLE_RANGE, TableReader
 from postroom.pipeline.typed_values import encoder
 from postroom.pipeline.workarounds import drop_empty_reports, freeze_imports
 
@@ -103,7 +103,7 @@ class PostroomSource(DataSource):
 
         It stays readable for as long as the pin does: all plans find the same one.
         """
-        found = connections.database(self.store).partitions(part_bytes=1 << 60)
+        found = connections.database(self.store).partitions(part_bytes=WHOLE_RANGE)
         since = max(each.readable_from for each in found)
         if self.line is not None:
             self.line.begin(self.store, max(since, 1), self.wanted.protect_for, whole=False)

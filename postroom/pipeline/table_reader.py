@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -43,6 +44,8 @@ from postroom.pipeline.typed_values import Decode, decode_for
 from postroom.ranges.requests import CommittedChange
 
 KEYS_PER_PART: Final = 1000
+WHOLE_RANGE: Final = 1 << 60
+"""The bytes of a part that is never cut."""
 _ENDED: Final = ("done", "archived", "dead")
 _LIVING: Final = frozenset({"scheduled", "ready", "leased"})
 
@@ -162,7 +165,23 @@ def _queue_parts(
         states = [state for state in _ENDED if wanted is None or state in wanted]
         if wanted is None or wanted & _LIVING:
             states.insert(0, "")
-    return [TableSlice(queue=name, state=state) for name in names for state in states]
+    spans = _spans_of_tasks(db, options.part_bytes) if names and states else []
+    return [
+        TableSlice(each, 0, 0, name, state) for name in names for state in states for each in spans
+    ]
+
+
+def _spans_of_tasks(db: CoreDatabase, part_bytes: int) -> list[tuple[Span, ...]]:
+    """Return the spans of ranges, as many together as one task reads."""
+    found: list[list[Span]] = []
+    size = part_bytes
+    for each in db.partitions(part_bytes=WHOLE_RANGE):
+        if size >= part_bytes:
+            found.append([])
+            size = 0
+        found[-1].append((each.start, each.end))
+        size += each.size_bytes
+    return [tuple(spans) for spans in found]
 
 
 # --- one part -------------------------------------------------------------------------------------
@@ -227,7 +246,9 @@ def read(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[pa.R
             if not page.rows:
                 continue
             if work.table in _VERSIONS:
-                yield batch(packed_page(page, work.decode), work.schema)
+                # The range may have split since: a task that is repeated tells the same one.
+                planned = msgspec.structs.replace(page, range_id=table_slice.range_id)
+                yield batch(packed_page(planned, work.decode), work.schema)
             else:
                 yield from _rows(page, ROW_TABLES[work.table], work)
 
@@ -263,17 +284,18 @@ def _queue(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[pa
     until = 0 if work.until >= (1 << 63) - 1 else work.until + 1
     ended = table_slice.state in {"done", "archived", "dead"}
     start, end = (work.after, until) if ended else (0, 0)
-    for page in db.bulk.queue(
-        table_slice.queue, table_slice.state, at=work.at, start=start, end=end
-    ):
-        if page.messages:
-            found = [(table_slice.queue, each) for each in page.messages]
-            yield _batch(found, RowTable(QUEUE_GETTERS), work)
+    name, state = table_slice.queue, table_slice.state
+    for span in table_slice.spans:
+        for page in db.bulk.queue(name, state, at=work.at, start=start, end=end, homes=span):
+            if page.messages:
+                found = [(name, each) for each in page.messages]
+                yield _batch(found, RowTable(QUEUE_GETTERS), work)
 
 
 def counted_queues(db: CoreDatabase, at: int) -> list[Any]:
-    """Return the records of the counters of all queues at a timestamp."""
-    return [each for page in db.bulk.records("counters", at=at) for each in page if each.number]
+    """Return a record of the counters of each queue at a timestamp, that of one range."""
+    pages = db.bulk.records("counters", at=at)
+    return [*{each.number: each for page in pages for each in page if each.number}.values()]
 
 
 # --- recent changes -------------------------------------------------------------------------------
@@ -285,8 +307,8 @@ def recent(db: CoreDatabase, table_slice: TableSlice, work: Work) -> list[pa.Rec
     The result is ``None`` if one answer does not contain all of them.
     """
     ((start, end),) = table_slice.spans
-    answer = db.bulk.recent_changes(start, end, work.after)
-    if answer.until < work.until and answer.changes:
+    answer = db.bulk.recent_changes(start, end, work.after, work.until)
+    if answer.until < work.until:
         return None
     return of_changes(answer.changes, table_slice, work)
 

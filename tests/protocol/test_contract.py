@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, Union, get
 import msgspec
 import pytest
 
-from postroom.messaging.bulk_requests import ScanRecords
+from postroom.messaging.bulk_requests import ScanRecords, cursor_at
 from postroom.messaging.ingest.requests import AbortStaged
+from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.requests import (
     Attempt,
     ClaimSelection,
@@ -253,6 +254,8 @@ def test_a_request_concerns_the_keys_in_its_fields(kind: type[Request]) -> None:
         concern = together(request.participants())
     if kind is WhenDone:  # its message is not enqueued before the group is done
         keys = KeySet((request.anchor(),))
+    if kind is ListQueueMessages:
+        keys = KeySet(spans=(request.homes,))
     if kind in WIDER:
         assert concern is Scope.WHOLE_STORE
     elif isinstance(concern, KeySet):
@@ -312,9 +315,16 @@ def test_the_id_of_a_dead_letter_or_a_scheduled_entry_tells_its_range() -> None:
     assert CancelScheduled(entries[:1]).concerns() == RangeIds((7,))
 
 
-def test_entries_of_no_key_lie_anywhere() -> None:
-    assert ScanRecords("outbox", b"a", b"b", 1).concerns() is Scope.WHOLE_STORE
-    assert ScanRecords("inbox", b"a", b"b", 1).concerns() == KeySet(spans=((b"a", b"b"),))
+def test_a_scan_of_records_goes_on_at_the_key_of_its_cursor() -> None:
+    for table in ("data", "inbox", "inbox_index"):
+        first = ScanRecords(table, b"a", b"z", 1)
+        assert first.concerns() == KeySet(spans=((b"a", b"z"),))
+        onward = msgspec.structs.replace(first, cursor=cursor_at(table, b"m\x00"))
+        assert onward.concerns() == KeySet(spans=((b"m\x00", b"z"),))
+    assert ScanRecords("outbox", b"a", b"z", 1).concerns() == KeySet((b"a",))
+
+
+def test_rows_that_are_staged_lie_anywhere() -> None:
     of_a_sink = AbortStaged(b"", 1, bytes(24), b"sink")
     assert of_a_sink.concerns() is Scope.WHOLE_STORE
 

@@ -142,7 +142,7 @@ def test_tasks_use_all_ranges_and_list_them() -> None:
             values = await _answer(driver, GetMany([b"z", b"b", b"m"], 0))
             assert values.values == [b"z", None, b"m"]
             with pytest.raises(Invalid, match="2 ranges"):
-                await _answer(driver, ScanRecords("data", b"a", b"n", 0))
+                await _answer(driver, ScanRecords("image", b"a", b"n", 0))
 
     asyncio.run(run())
 

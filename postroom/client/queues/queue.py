@@ -52,6 +52,7 @@ from postroom.messaging.queues.queries import (
     ResultPage,
 )
 from postroom.messaging.queues.requests import (
+    EVERY_HOME,
     Acknowledge,
     CancelMessages,
     ClaimQueue,
@@ -566,6 +567,7 @@ class Queue:
             MESSAGES_PER_PAGE,
             LIST_BYTES_PER_PAGE,
             read_at,
+            homes=EVERY_HOME if read_at else None,
         )
         return self._pages(request, limit)
 

@@ -26,10 +26,10 @@ from postroom.client.routing.claims import answer_of, at_once, is_claim_that_wai
 from postroom.client.routing.lanes import several_ranges
 from postroom.client.routing.merges import (
     AT_ONCE,
-    DIVISIBLE,
     AnsweredPart,
     cut,
     following,
+    is_divisible,
     merged,
     merged_so_far,
     shared,
@@ -111,7 +111,7 @@ async def send_to_ranges(sender: LocalSender, answer: CameBack, wrong: WrongRang
     request, seconds = answer.request, answer.timeout_seconds
     cache = RangeCache()
     cache.learn(wrong.descriptors, teller=0)
-    if type(request) in DIVISIBLE:
+    if is_divisible(request):
         if is_of_present(request):
             now = await present(sender)
             request = msgspec.structs.replace(request, **{request.read_at: now})

@@ -38,6 +38,7 @@ from postroom.client.routing.queue_merges import (
 )
 from postroom.client.routing.range_cache import RangeCache
 from postroom.messaging import due
+from postroom.messaging.bulk_requests import RecordsPage, ScanRecords, cursor_at
 from postroom.messaging.history_requests import FindCommits, TraceMessage
 from postroom.messaging.queues.queries import (
     FindHomes,
@@ -102,7 +103,7 @@ def cut(request: Any, concern: KeySet, cache: RangeCache, rotation: int = 0) -> 
     parts = cache.cut(concern)
     if type(request) is ClaimQueue and asks_one_range(request):
         parts = (turned(parts, rotation) if request.homes == EVERY_HOME else parts)[:1]
-    elif type(request) is Scan:
+    elif type(request) is Scan or type(request) is ScanRecords:
         parts = parts[:1]
     elif type(request) is ReverseScan:
         parts = parts[-1:]
@@ -125,6 +126,8 @@ def merged(request: Any, answered: list[AnsweredPart]) -> Any:
         return _values(request, answered)
     if kind is Scan or kind is ReverseScan:
         return _page(request, *answered[0])
+    if kind is ScanRecords:
+        return _records(request, *answered[0])
     if kind is ListInboxes:
         return _inboxes(request, answered)
     if kind is ClaimQueue:
@@ -170,6 +173,13 @@ def _page(request: Scan | ReverseScan, part: Scan | ReverseScan, page: Pairs) ->
     else:
         resume = None if part.start == request.start else part.start
     return msgspec.structs.replace(page, resume=resume)
+
+
+def _records(request: ScanRecords, part: ScanRecords, page: RecordsPage) -> RecordsPage:
+    """Return the page of one range; the last one tells where the next range begins."""
+    if page.resume is not None or part.end is None or part.end == request.end:
+        return page
+    return msgspec.structs.replace(page, resume=cursor_at(request.table, part.end))
 
 
 def _inboxes(request: ListInboxes, answered: list[AnsweredPart]) -> list[Inbox]:
@@ -277,6 +287,11 @@ AT_ONCE: Final[frozenset[type[Request]]] = frozenset({BeStill, ProtectWhole})
 """The requests whose parts an embedded store, too, sends before it awaits the first answer."""
 
 DIVISIBLE: Final[frozenset[type[Request]]] = frozenset(
-    {*MERGES, ClaimQueue, GetMany, ListInboxes, ReverseScan, Scan}
+    {*MERGES, ClaimQueue, GetMany, ListInboxes, ReverseScan, Scan, ScanRecords}
 )
 """The requests that may go to several ranges."""
+
+
+def is_divisible(request: Any) -> bool:
+    """Return whether a request may go to several ranges."""
+    return type(request) in DIVISIBLE and (type(request) is not ScanRecords or request.goes_on())

@@ -31,11 +31,11 @@ from postroom.client.routing.calls import CallWay, RemoteCall
 from postroom.client.routing.changes import asked_until
 from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.merges import (
-    DIVISIBLE,
     WINDOWS,
     AnsweredPart,
     cut,
     following,
+    is_divisible,
     merged,
     merged_so_far,
     shared,
@@ -289,7 +289,7 @@ def is_of_present(request: Any) -> bool:
 def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:
     """Return whether a call has to be cut into parts, one for each range."""
     request = call.request
-    if type(request) not in DIVISIBLE:
+    if not is_divisible(request):
         return False
     concern = request.concerns()
     if isinstance(concern, KeySet):

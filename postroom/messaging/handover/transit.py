@@ -71,7 +71,7 @@ class StoreMarks:
             if self._bytes > limits.TRANSIT_BYTES_MAX:
                 raise Invalid(
                     f"the marks of messages between ranges are more than "
-                    f"{limits.TRANSIT_BYTES_MAX >> 20} MiB; there is no backup: stop all "
+                    f"{limits.TRANSIT_BYTES_MAX >> 20} MiB; nothing was read: stop all "
                     "nodes, and copy their folders"
                 )
             pieces.extend(self._of[channel], added)
@@ -134,7 +134,7 @@ class Transit:
         if len(parts) > limits.TRANSIT_PARTS_MAX:
             raise Unavailable(
                 f"more than {limits.TRANSIT_PARTS_MAX} parts of one deferred update are on their "
-                "way to other ranges; there is no backup: try again when they have arrived"
+                "way to other ranges; nothing was read: try again when they have arrived"
             )
         left = [
             (_UPDATES + _renamed(position, number), _encode(_with(entry, part)))

@@ -15,6 +15,7 @@ from postroom.limits import QUEUE_IDS_MAX
 from postroom.messaging.queues.homes import home_of
 from postroom.messaging.queues.requests import (
     Group,
+    HomeSpan,
     Kind,
     QueueMessageId,
     QueueName,
@@ -289,7 +290,7 @@ class FindRangeStarts(NeedsQueue, ConcernsStore, Read, frozen=True, tag="find_ra
     queue: QueueName
 
 
-class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_queue_messages"):
+class ListQueueMessages(NeedsQueue, Read, frozen=True, tag="list_queue_messages"):
     """A request for a page of a queue's messages, by state.
 
     Attributes:
@@ -300,6 +301,8 @@ class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_
         timestamp: as of when; 0: now.
         with_tokens: whether the answer tells the places of its messages in the list. Those of
             several ranges are merged by them.
+        homes: only the messages in a span of homes; ``None``: all. A read of the past that names a
+            span waits for what is about to be committed there.
     """
 
     answer: ClassVar = QueuePage
@@ -315,6 +318,16 @@ class ListQueueMessages(NeedsQueue, ConcernsStore, Read, frozen=True, tag="list_
     bytes_max: Count = UNBOUNDED
     timestamp: TimestampNumber = 0
     with_tokens: bool = False
+    homes: HomeSpan | None = None
+
+    def concerns(self) -> Concern:
+        """Return the span of homes, or the whole store."""
+        return Scope.WHOLE_STORE if self.homes is None else KeySet(spans=(self.homes,))
+
+    def narrowed(self, concern: KeySet) -> Self:
+        """Return the part of it about a piece of the span."""
+        (homes,) = concern.spans
+        return msgspec.structs.replace(self, homes=homes)
 
 
 class ReadSchedules(NeedsQueue, ConcernsRoot, Read, frozen=True, tag="read_schedules"):

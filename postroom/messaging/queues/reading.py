@@ -48,6 +48,8 @@ from postroom.messaging.queues.records import (
     decoded,
 )
 from postroom.messaging.queues.requests import (
+    EVERY_HOME,
+    HomeSpan,
     QueueDefinition,
     SetSchedule,
     StoredQueueMessage,
@@ -219,7 +221,9 @@ class Reading:
         size, last = 0, request.after
         for found in self._walk(view, manager, request):
             view.steps += 2
-            message = self._filled(view, manager, found, request.timestamp)
+            message = None
+            if _lies_in(request.homes, found.locator[0]):
+                message = self._filled(view, manager, found, request.timestamp)
             if message is not None and _is_within(message, request):
                 size += len(message.payload)
                 if len(page) >= messages_max or (page and size > bytes_max):
@@ -294,7 +298,7 @@ class Reading:
         page: list[StoredQueueMessage] = []
         tokens = list[bytes]()
         size, last = 0, request.after
-        span = self.bounds.data
+        span = keys.data_span(*self.bounds.clip(*(request.homes or EVERY_HOME)))
         if request.after:
             span = span._replace(lower=max(span.lower, keys.DATA + request.after + b"\x00"))
         for found in _bodies(view, manager.layout.number, span):
@@ -449,6 +453,10 @@ def _message(
         body.key_of(locator), *locator[1:], body.payload, body.headers, body.priority, body.group,
         body.created_at, first, due, epoch, until, error, said, done_at, fired,
     )  # fmt: skip
+
+
+def _lies_in(homes: HomeSpan | None, home: bytes) -> bool:
+    return homes is None or (homes[0] <= home and (homes[1] is None or home < homes[1]))
 
 
 def _is_within(message: StoredQueueMessage, request: ListQueueMessages) -> bool:

@@ -185,7 +185,7 @@ def test_requests_about_the_one_root_go_to_the_first_range() -> None:
 
 def test_a_request_for_several_ranges_is_refused_if_a_node_says_so_too() -> None:
     world = three()
-    call = world.ask(ScanRecords("data", b"", None, 10))
+    call = world.ask(ScanRecords("image", b"", None, 10))
     stream = next(each for each in world.streams.values() if each.open and each.requests)
     (own,) = LED[stream.address]
     number = only(stream.requests)

@@ -131,7 +131,7 @@ def test_an_update_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatc
     )
     assert len(found) == 6
     monkeypatch.setattr(limits, "TRANSIT_PARTS_MAX", 4)
-    with pytest.raises(Unavailable, match=r"more than 4 parts .* there is no backup: try again"):
+    with pytest.raises(Unavailable, match=r"more than 4 parts .* nothing was read: try again"):
         in_transit([update(DeleteRange(b"c", b"e"))], every_other)
 
 
@@ -147,6 +147,6 @@ def test_marks_that_need_too_much_memory_are_refused(monkeypatch: pytest.MonkeyP
             known.add([(name, pieces.encode([MarkedSpan(start, start + b"a", position(added))]))])
             added += 1
 
-    with pytest.raises(Invalid, match="there is no backup: stop all nodes, and copy"):
+    with pytest.raises(Invalid, match="nothing was read: stop all nodes, and copy"):
         add()
     assert 100 < added < 400
