@@ -95,6 +95,6 @@ async def _waiting(
 
 def _row(range_id: int, name: bytes, stored: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the row of an entry: its id, its message and its update, one of them empty."""
-    kind, place = name[1:2], name[3:]
+    kind, left = name[1:2], name[3:]
     entry = (b"", stored) if kind == keys.EXECUTABLE else (stored, b"")
-    return keys.u64(range_id) + place + kind, *entry
+    return keys.u64(range_id) + left + kind, *entry
