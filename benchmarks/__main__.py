@@ -27,6 +27,7 @@ import benchmarks.latencies
 import benchmarks.messages
 import benchmarks.metrics
 import benchmarks.opening
+import benchmarks.over_ranges
 import benchmarks.pages
 import benchmarks.queues
 import benchmarks.ranges
