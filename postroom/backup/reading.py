@@ -59,14 +59,14 @@ class StoreReader:
     Args:
         db: the store.
         at: the timestamp.
-        ranges: the ranges of the store at the timestamp.
+        ranges: the ranges whose entries of no key are read.
     """
 
     def __init__(self, db: CoreDatabase, at: int, ranges: Sequence[RangeInfo]) -> None:
         self._db = db
         self._at = at
         self._ranges = ranges
-        self._bulk = Bulk(db.sender, max(_PAGE_BYTES // len(ranges), BACKUP_PAGE_BYTES_MIN))
+        self._bulk = Bulk(db.sender, max(_PAGE_BYTES // max(len(ranges), 1), BACKUP_PAGE_BYTES_MIN))
 
     async def spans(self, part_bytes: int) -> list[tuple[bytes, bytes | None]]:
         """Return spans of keys such that each has as much to read, about; not too many."""
@@ -103,7 +103,7 @@ class StoreReader:
             except Invalid:
                 if await self._pieces(start, end) == pieces:
                     raise
-        raise Unavailable("ranges are split again and again; there is no backup: try again later")
+        raise Unavailable("ranges are split again and again; nothing was copied: try again later")
 
     def trail_of_no_key(self) -> AsyncGenerator[ReadEntries]:
         """Iterate over the trail of the entries that belong to no key, of the only range."""

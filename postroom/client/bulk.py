@@ -220,10 +220,10 @@ class Bulk:
         Raises:
             SnapshotTooOld: it is not.
         """
-        from postroom.client.outboxes import waiting_updates  # noqa: PLC0415 - seldom needed
+        from postroom.client.outboxes import StoreOutboxes  # noqa: PLC0415 - seldom needed
 
         ranges: list[RangeInfo] = await self._sender.send(ListRanges(b"", None))
-        async with aclosing(waiting_updates(self, ranges, at)) as found:
+        async with aclosing(StoreOutboxes(self, ranges, at).waiting_updates()) as found:
             async for request in found:
                 yield request
 
@@ -267,9 +267,9 @@ class Bulk:
         if request.table in OF_NO_KEY:
             ranges = await self._sender.send(ListRanges(request.start, request.end))
         if request.table == "outbox" and len(ranges) > 1:
-            from postroom.client.outboxes import outbox_pages  # noqa: PLC0415 - seldom needed
+            from postroom.client.outboxes import StoreOutboxes  # noqa: PLC0415 - seldom needed
 
-            scans = [outbox_pages(self, ranges, request)]
+            scans = [StoreOutboxes(self, ranges, request.timestamp).pages(request.columns)]
         else:
             starts = [max(request.start, each.start) for each in ranges] or [request.start]
             parts = [msgspec.structs.replace(request, start=each) for each in starts]

@@ -11,14 +11,14 @@ twice, or after it was delivered or carried out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from postroom.kv import keys
-from postroom.messaging.bulk_requests import TABLES, RecordsPage, ScanRecords, pack
+from postroom.messaging.bulk_requests import TABLES, RecordsPage, pack
 from postroom.messaging.handover.transit import StoreMarks, Transit
 from postroom.messaging.requests import Executable
 from postroom.ranges.listing import RangeInfo
@@ -31,66 +31,66 @@ _BEHIND_UPDATES: Final = keys.after_prefix(_UPDATES)
 _decode: Final = msgspec.msgpack.Decoder(Executable).decode
 
 
-async def waiting_updates(
-    bulk: Bulk, ranges: Sequence[RangeInfo], at: int
-) -> AsyncGenerator[Any, None]:
-    """Yield the requests of the updates that wait, those of a range in the order of their places.
+class StoreOutboxes:
+    """The outboxes of all ranges.
 
     Args:
         bulk: the tables of the store.
         ranges: all ranges.
         at: a timestamp that is protected as a whole.
+
+    Attributes:
+        taken: the number of entries that others have taken, of the ranges that were read.
     """
-    async with aclosing(_waiting(bulk, ranges, at)) as pages:
-        async for _, entries in pages:
-            for name, value in entries:
-                if name.startswith(_UPDATES):
-                    yield _decode(value).request
 
+    def __init__(self, bulk: Bulk, ranges: Sequence[RangeInfo], at: int) -> None:
+        self.taken = 0
+        self._bulk = bulk
+        self._ranges = ranges
+        self._at = at
 
-async def outbox_pages(
-    bulk: Bulk, ranges: Sequence[RangeInfo], request: ScanRecords
-) -> AsyncGenerator[RecordsPage, None]:
-    """Yield pages of the table ``outbox``.
+    async def waiting_updates(self) -> AsyncGenerator[Any, None]:
+        """Yield the requests of the updates that wait, those of a range in order."""
+        async with aclosing(self._waiting()) as pages:
+            async for _, entries in pages:
+                for name, value in entries:
+                    if name.startswith(_UPDATES):
+                        yield _decode(value).request
 
-    Args:
-        bulk: the tables of the store.
-        ranges: all ranges.
-        request: the request for the pages.
-    """
-    kinds = TABLES["outbox"]
-    async with aclosing(_waiting(bulk, ranges, request.timestamp)) as pages:
-        async for range_id, entries in pages:
-            every = [_row(range_id, *entry) for entry in entries]
-            columns = {
-                name: pack(kinds[name], column)
-                for name, column in zip(kinds, zip(*every, strict=True), strict=True)
-                if name in (request.columns or kinds)
-            }
-            yield RecordsPage(range_id, len(every), columns, None)
+    async def pages(self, columns: Collection[str]) -> AsyncGenerator[RecordsPage, None]:
+        """Yield pages of the table ``outbox``, with some columns of it; none: all."""
+        kinds = TABLES["outbox"]
+        async with aclosing(self._waiting()) as pages:
+            async for range_id, entries in pages:
+                every = [_row(range_id, *entry) for entry in entries]
+                packed = {
+                    name: pack(kinds[name], column)
+                    for name, column in zip(kinds, zip(*every, strict=True), strict=True)
+                    if name in (columns or kinds)
+                }
+                yield RecordsPage(range_id, len(every), packed, None)
 
-
-async def _waiting(
-    bulk: Bulk, ranges: Sequence[RangeInfo], at: int
-) -> AsyncGenerator[tuple[int, list[tuple[bytes, bytes]]], None]:
-    """Yield the id of a range, and the names and values of entries that wait in its outbox."""
-    taken = StoreMarks()
-    for each in ranges:
-        async for page in bulk.records("marks", each.start, at=at):
-            taken.add(page)
-    for each in ranges:
-        transit = Transit(each.id, taken)
-        async with aclosing(bulk.records("range_image", each.start, at=at)) as pages:
-            async for page in pages:
-                if not page:
-                    continue
-                names, stored = zip(*page, strict=True)
-                left = zip(*transit.of((names, stored)), strict=True)
-                found = [(name, value or b"") for name, value in left if name < _BEHIND_UPDATES]
-                if found:
-                    yield each.id, found
-                if names[-1] >= _BEHIND_UPDATES:
-                    break
+    async def _waiting(self) -> AsyncGenerator[tuple[int, list[tuple[bytes, bytes]]], None]:
+        """Yield the id of a range, and the names and values of entries that wait in its outbox."""
+        known = StoreMarks()
+        for each in self._ranges:
+            async for page in self._bulk.records("marks", each.start, at=self._at):
+                known.add(page)
+        for each in self._ranges:
+            transit = Transit(each.id, known)
+            pages = self._bulk.records("range_image", each.start, at=self._at)
+            async with aclosing(pages):
+                async for page in pages:
+                    if not page:
+                        continue
+                    names, stored = zip(*page, strict=True)
+                    left = zip(*transit.of((names, stored)), strict=True)
+                    found = [(name, value or b"") for name, value in left if name < _BEHIND_UPDATES]
+                    if found:
+                        yield each.id, found
+                    if names[-1] >= _BEHIND_UPDATES:
+                        break
+            self.taken += transit.taken
 
 
 def _row(range_id: int, name: bytes, stored: bytes) -> tuple[bytes, bytes, bytes]:

@@ -413,7 +413,7 @@ def _places(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the places of messages: outside of queues, or in the queue that is asked for.
 
     Raises:
-        Invalid: there was no such queue.
+        Invalid: there was no such queue, by the root.
     """
     reader, queue = scope.reader, scope.request.filter.queue
     if not queue:
@@ -422,6 +422,8 @@ def _places(scope: ScanScope) -> Iterator[Found]:
         return
     definition = Definitions(scope.range_id).read(reader, queue)
     if definition is None:
+        if scope.range_id != ROOT_ID:
+            return  # it has not learned of the queue, or has forgotten it
         raise no_such_queue(queue)
     number = definition.number
     layout = QueueLayout(scope.range_id, number, index_in_use(reader, scope.range_id))

@@ -293,9 +293,16 @@ def _queue(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[pa
 
 
 def counted_queues(db: CoreDatabase, at: int) -> list[Any]:
-    """Return a record of the counters of each queue at a timestamp, that of one range."""
-    pages = db.bulk.records("counters", at=at)
-    return [*{each.number: each for page in pages for each in page if each.number}.values()]
+    """Return a record of the counters of each queue at a timestamp, of the first range that has it.
+
+    A queue is dropped if it is so in any range.
+    """
+    found: dict[int, Any] = {}
+    for page in db.bulk.records("counters", at=at):
+        for each in page:
+            if each.number and (each.dropped or each.number not in found):
+                found[each.number] = each
+    return list(found.values())
 
 
 # --- recent changes -------------------------------------------------------------------------------

@@ -145,15 +145,6 @@ class Bounds:
         if wrong is not None:
             raise wrong
 
-    def check_engine_key(self, raw: bytes) -> None:
-        """Check that an engine key belongs to the range: to its metadata, or to a key of it.
-
-        Raises:
-            WrongRange: it does not.
-        """
-        if raw[:1] != keys.RANGE and not self.contains_engine_key(raw):
-            raise WrongRange(self.descriptor)
-
     def contains_all(self, concern: Concern) -> bool:
         """Return whether the range contains all that is named by keys, spans or ids of ranges."""
         if isinstance(concern, KeySet):

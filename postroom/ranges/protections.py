@@ -195,6 +195,10 @@ class Protections:
         for timestamp in [*self._whole]:
             self.release(timestamp, client)
 
+    def has_snapshots(self) -> bool:
+        """Return whether the range is protected as a whole, at any timestamp."""
+        return any(self._range_id in each.snapshots for each in self._whole.values())
+
     def holds_for(self, client: bytes) -> bool:
         """Return whether a client has snapshots."""
         return any(each.client == client for each in self._whole.values())

@@ -13,8 +13,9 @@ each leader decides for itself. A node is given no lease in these cases:
 * It has ceased to lead a range lately, or has not taken a lease that it was given. Perhaps it is
   about to stop.
 
-A lease stays for a minute where a user has moved it (:mod:`postroom.ranges.lease_moves`). In this
-time a node that leads too many gives others away.
+A lease stays for a minute where a user has moved it (:mod:`postroom.ranges.lease_moves`), and while
+its range is protected as a whole: backups and exports would have to begin anew. In this time a node
+that leads too many gives others away.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class LeaseSpreading:
     def _heirs(self, hosted: HostedRange) -> tuple[NodeId, ...]:
         """Return the nodes that can lead a range instead of this one; none if it is to stay."""
         now, group = self._node.monotonic(), hosted.group
-        if hosted.wanted_until > now or group.is_joint:
+        has_snapshots = hosted.replica.protections.has_snapshots()
+        if hosted.wanted_until > now or group.is_joint or has_snapshots:
             return ()
         return tuple(
             member

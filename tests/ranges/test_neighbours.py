@@ -12,23 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom import limits
-from postroom.errors import StoreCorrupted
+from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.memory import MemoryEngine
-from postroom.messaging import image_entries as entries
 from postroom.messaging import inbox_index
 from postroom.messaging.bulk_requests import TABLES, RecordsPage, ScanRecords, unpack
 from postroom.messaging.ingest.requests import (
-    ABANDONING,
-    OPENING,
-    RESTORING,
-    AbandonRestore,
     BeginLoad,
     BeginRestore,
     CheckImage,
-    ReadRestore,
-    RestoreEntries,
     StageRows,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueMessage
@@ -467,45 +460,10 @@ def test_a_snapshot_with_keys_outside_of_its_bounds_is_not_put_in_place() -> Non
 RUN = b"r" * 16
 
 
-@side_by_side_at
-def test_an_image_is_restored_into_a_range_and_abandoned_beside_others(
-    full: list[Neighbour],
-) -> None:
-    for number, one in enumerate(full):
-        range_id, image = one.replica.range_id, records(one, "image")
-        target = side_by_side(*[each.start for each in full[1:]])[number]
-        beside = the_rest(full, one)
-        target.watched.write(beside, sync=True)  # type: ignore[arg-type]
-        begin = BeginRestore(RUN, b"image", one.clock.reading())
-        assert [target.result(begin) for _ in range(2)] == [OPENING, RESTORING]
-        if image:
-            names, stored = ([entry[place] for entry in image] for place in (0, 1))
-            target.result(RestoreEntries(RUN, names, stored))
-        assert records_of_image(target) == [
-            (name, entries.meant(name, stored, range_id)) for name, stored in image
-        ]
-        while target.result(AbandonRestore()):
-            assert target.result(ReadRestore()).state == ABANDONING
-        assert records_of_image(target) == []
-        assert {raw: target.watched.get(raw) for raw in beside} == beside
-
-
-def records_of_image(one: Neighbour) -> list[tuple[bytes, bytes]]:
-    """Return the entries of the keys of a range that is being restored."""
-    spaces = (keys.MAIL, keys.DATA)
-    found = one.watched.content(one.bounds).items()
-    return [(raw, stored) for raw, stored in found if raw[:1] in spaces]
-
-
-def test_an_entry_of_another_range_is_not_restored() -> None:
-    _, first, second = side_by_side(b"a", b"m")
-    second.fill((b"x",))
-    image = [entry for entry in records(second, "image") if b"x" in entry[0]]
-    begin = BeginRestore(RUN, b"image", first.clock.reading())
-    assert [first.result(begin) for _ in range(2)] == [OPENING, RESTORING]
-    names, stored = ([entry[place] for entry in image] for place in (0, 1))
-    with pytest.raises(WrongRange):
-        first.result(RestoreEntries(RUN, names, stored))
+def test_a_range_beside_others_refuses_to_restore_an_image() -> None:
+    for one in side_by_side(b"a", b"m"):
+        with pytest.raises(Invalid, match="several ranges; nothing was changed: restore"):
+            one.result(BeginRestore(RUN, b"image", one.clock.reading()))
 
 
 # --- other bounds ---------------------------------------------------------------------------------

@@ -126,6 +126,18 @@ def test_a_lease_stays_for_a_minute_where_a_user_has_moved_it(three: ThreeNodes)
     three.until(lambda: led(three) == {1: 1, 2: 1, 3: 1}, 5 + 3 * LOOK_SECONDS)
 
 
+def test_a_lease_stays_while_its_range_is_protected_as_a_whole(three: ThreeNodes) -> None:
+    for range_id in (1, 2, 3):
+        three.lead(range_id, 1)
+    at = three.nodes[1].clock.reading()
+    for range_id in (1, 2, 3):
+        three.hosted(1, range_id).replica.protections.take_until_released(at, b"", "")
+    pass_time(three, 3 * LOOK_SECONDS)
+    assert led(three) == {1: 3, 2: 0, 3: 0}
+    three.hosted(1, 1).replica.protections.release(at)
+    three.until(lambda: led(three) == {1: 1, 2: 1, 3: 1}, 3 * LOOK_SECONDS)
+
+
 def test_a_node_that_has_given_its_leases_away_is_given_none_at_once(three: ThreeNodes) -> None:
     three.lead(1, 1)
     three.lead(2, 2)

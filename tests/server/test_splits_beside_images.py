@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.kv.engine import WriteSet
+from postroom.messaging.bulk_requests import RecordFilter, ScanRecords
 from postroom.messaging.ingest.requests import BeginRestore, CheckImage
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import ROOT_ID
@@ -56,7 +58,7 @@ def test_a_restore_that_waits_for_a_split_is_refused(
 ) -> None:
     restore = BeginRestore(bytes(16), bytes(16), 1)
     ((_, error),) = asked_while_written(store, monkeypatch, restore).answers
-    assert "not empty" in str(error)
+    assert "several ranges" in str(error)
 
 
 def test_a_protection_as_a_whole_that_waits_for_a_split_is_refused(
@@ -90,3 +92,13 @@ def test_a_split_that_is_prepared_waits_for_a_protection_as_a_whole(
     ask(store, Unprotect(at))
     store.advance(3.0)
     assert len(spans(store)) == 2
+
+
+def test_a_range_other_than_the_root_has_nothing_of_a_queue_that_it_does_not_know(
+    store: Store,
+) -> None:
+    split(store, b"m")
+    request = ScanRecords("places", b"m", None, 0, RecordFilter(queue="unheard of"))
+    assert ask(store, request).rows == 0
+    with pytest.raises(Invalid, match="there is no queue 'unheard of'"):
+        ask(store, msgspec.structs.replace(request, start=b""))

@@ -94,6 +94,11 @@ class Transit:
         self._marks = marks
         self._changes: Counter[str] = Counter()
 
+    @property
+    def taken(self) -> int:
+        """Return the number of entries that others have taken so far, at least in part."""
+        return self._changes["handed"]
+
     def of(self, entries: Entries) -> Entries:
         """Return what is left of a page of entries; the counters, which come last, say so too."""
         names, stored = entries

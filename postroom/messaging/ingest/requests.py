@@ -31,6 +31,7 @@ from postroom.messaging.requests import AlwaysLong, EnqueueMessage
 from postroom.ranges.contract import (
     Command,
     Concern,
+    ConcernsRoot,
     ConcernsSpan,
     ConcernsStore,
     KeySet,
@@ -365,7 +366,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
 # --- requests -------------------------------------------------------------------------------------
 
 
-class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
+class BeginRestore(ConcernsRoot, Command, frozen=True, tag="begin_restore"):
     """A request to restore an image; the store is closed to everybody else until that is done.
 
     The answer is one of ``OPENING``, ``RESTORING`` and ``DONE``. If it is ``OPENING``, send the
@@ -387,7 +388,7 @@ class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
     timestamp: TimestampNumber
 
 
-class RestoreEntries(ConcernsStore, Command, frozen=True, tag="restore_entries"):
+class RestoreEntries(ConcernsRoot, Command, frozen=True, tag="restore_entries"):
     """A request to restore a chunk of the image: entries, in rising order of their names.
 
     An entry that is there with the same value is left alone; one with another value fails all.
@@ -403,7 +404,7 @@ class RestoreEntries(ConcernsStore, Command, frozen=True, tag="restore_entries")
     stored: Annotated[list[Stored], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
 
 
-class EndPart(ConcernsStore, Command, frozen=True, tag="end_restored_part"):
+class EndPart(ConcernsRoot, Command, frozen=True, tag="end_restored_part"):
     """A request that marks a part of the image as complete, with its number of entries."""
 
     answer: ClassVar = None
@@ -416,7 +417,7 @@ class EndPart(ConcernsStore, Command, frozen=True, tag="end_restored_part"):
     rows: Rows
 
 
-class EndRestore(ConcernsStore, Command, frozen=True, tag="end_restore"):
+class EndRestore(ConcernsRoot, Command, frozen=True, tag="end_restore"):
     """A request that ends the restore: the store serves everybody from now on.
 
     Attributes:
@@ -433,7 +434,7 @@ class EndRestore(ConcernsStore, Command, frozen=True, tag="end_restore"):
     rows: Rows
 
 
-class AbandonRestore(ConcernsStore, Command, frozen=True, tag="abandon_restore"):
+class AbandonRestore(ConcernsRoot, Command, frozen=True, tag="abandon_restore"):
     """A request to abandon a restore and empty the store again.
 
     The answer is whether there is more to be removed: send the request again then.
@@ -446,7 +447,7 @@ class AbandonRestore(ConcernsStore, Command, frozen=True, tag="abandon_restore")
     frees_room: ClassVar = True
 
 
-class ReadRestore(ConcernsStore, Read, frozen=True, tag="read_restore"):
+class ReadRestore(ConcernsRoot, Read, frozen=True, tag="read_restore"):
     """A request for the state of the restore; the answer is ``Restoration``."""
 
     answer: ClassVar = Restoration

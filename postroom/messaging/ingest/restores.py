@@ -168,8 +168,8 @@ class Restoring:
         """Evaluate ``BeginRestore``.
 
         Raises:
-            Invalid: the store is not empty, or another image is being restored, or was; or the
-                image is from the future.
+            Invalid: the store is not empty, or has several ranges, or another image is being
+                restored, or was; or the image is from the future.
         """
         image = RestoredImage(request.image, request.timestamp)
         known = self._ingests.read(ctx)
@@ -197,6 +197,11 @@ class Restoring:
         return RESTORING
 
     def _check_empty(self, ctx: Evaluation) -> None:
+        if not self._bounds.is_whole:
+            raise Invalid(
+                "the store has several ranges; nothing was changed: restore into a new store, "
+                "which may be split when that is done"
+            )
         if not self._is_empty(ctx):
             raise Invalid(
                 "the store is not empty; nothing was changed: restore into a new store (what was "
@@ -217,7 +222,6 @@ class Restoring:
         """Evaluate ``RestoreEntries``, over as many turns as it takes.
 
         Raises:
-            WrongRange: some belong to keys of other ranges.
             Invalid: another run has begun, or none; or these are no entries of the image.
             ConditionFailed: an entry is there with another value.
             TransactionTooLarge: the chunk is too large.
@@ -237,8 +241,6 @@ class Restoring:
         )
         for name, engine_key, stored in zip(names, engine_keys, values, strict=True):
             entries.check(name, stored, until)
-            if not self._bounds.is_whole:
-                self._bounds.check_engine_key(engine_key)
             value = entries.meant(name, stored, self._range_id)
             if name == entries.COUNTERS_NAME:
                 sums = value

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Error, SnapshotTooOld
 from postroom.pipeline.jobs import audit_facts
+from postroom.pipeline.jobs.audit_transit import read_transit
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 from postroom.pipeline.table_reader import counted_queues
 
@@ -27,11 +28,14 @@ EXAMPLES_MAX: Final = 10
 """The number of differences of a counter that are told one by one."""
 
 COUNTERS: Final[Mapping[str, str]] = {
-    audit_facts.CONSERVATION: "enqueued = delivered + executed + pending + dead",
+    audit_facts.CONSERVATION: (
+        "enqueued + received = delivered + executed + pending + dead + handed"
+    ),
     audit_facts.PENDING_MESSAGES: "messages in outboxes",
     audit_facts.PENDING_UPDATES: "updates in outboxes",
     audit_facts.DEAD_LETTERS: "dead letters",
     audit_facts.IN_INBOXES: "messages in inboxes, delivered and not reaped",
+    audit_facts.IN_TRANSIT: "messages and updates between ranges, received and not handed over",
     audit_facts.INDEX: "index of inboxes: messages",
     audit_facts.INDEX_OLDEST: "index of inboxes: the oldest message",
     audit_facts.INDEX_HELD: "index of inboxes: messages that hold up others",
@@ -117,8 +121,8 @@ def audit(
 ) -> AuditResult:
     """Recount at one timestamp what the store claims.
 
-    It claims conservation of messages by range and in total, sums of every prefix, the index of
-    inboxes, and the statistics of queues.
+    It claims conservation of messages by range, between ranges and in total, sums of every prefix,
+    the index of inboxes, and the statistics of queues.
 
     Args:
         spark: a session on which :func:`postroom.pipeline.register` was called.
@@ -145,7 +149,8 @@ def audit(
 
 def _is_held(db: CoreDatabase, at: int) -> bool:
     try:
-        next(db.bulk.scan("counters", at=at))
+        for _ in db.bulk.scan("counters", at=at):  # in each range
+            pass
     except SnapshotTooOld:
         return False
     return True
@@ -167,7 +172,8 @@ def _audit(
     dropped = [each.number for each in found if each.dropped]
     ranges = len({each.range_id for each in db.partitions()})
     tables = {table: _table(spark, store, table, at) for table in _TABLES}
-    groups = audit_facts.compared(audit_facts.facts(spark, tables, dropped, ranges))
+    transit = read_transit(db, at)
+    groups = audit_facts.compared(audit_facts.facts(spark, tables, dropped, ranges, transit))
     totals = _totals(groups)
     progress("recounting", 1, 1)
     examples: list[Any] = []
@@ -253,7 +259,8 @@ def _where(group: Any, names: Mapping[int, str]) -> str:
         return f"queue {group.place}, which is not there" if name is None else f"queue {name!r}"
     if group.check in audit_facts.OF_RANGES and group.place:
         return f"range {group.place}"
-    return "all ranges" if group.check in {*audit_facts.OF_RANGES, audit_facts.IN_INBOXES} else ""
+    is_of_ranges = group.check in {*audit_facts.OF_RANGES, *audit_facts.IN_TOTAL}
+    return "all ranges" if is_of_ranges else ""
 
 
 def _item(group: Any) -> str:

@@ -5,12 +5,17 @@
     counters ────┐                                        ┌ sum(claimed)     differ? ─▶ findings
     inbox_index ─┤  facts: check, place, key, ...   group │ sum(counted)
     places ──────┤         claimed, counted,      ───────▶│ max(claimed_id)
-    beside ──────┘         claimed_id, counted_id         └ min(counted_id)
+    beside ──────┤         claimed_id, counted_id         └ min(counted_id)
+    transit ─────┘
 
 Each row of a table becomes a few *facts*. An entry of the index claims three messages, and each
 message in the inbox counts as one. Both are facts of one *check* about one key. Each table is
 read once, the comparison is one aggregation, and a hundred million messages take no more memory
 than ten.
+
+Several ranges are one store: what they claim of a queue is added up. An entry on its way between
+two of them may be in both, and an accounting update may be carried out in a part of its ranges only
+(:mod:`.audit_transit`).
 
 Sums count modulo 2 ** 64, as posted amounts do.
 """
@@ -24,12 +29,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 from postroom.messaging.queues import records
+from postroom.pipeline.jobs.audit_transit import NOTHING, StoreTransit
 
 CONSERVATION: Final = "conservation"
 PENDING_MESSAGES: Final = "pending_messages"
 PENDING_UPDATES: Final = "pending_updates"
 DEAD_LETTERS: Final = "dead_letters"
 IN_INBOXES: Final = "messages_in_inboxes"
+IN_TRANSIT: Final = "in_transit"
 INDEX: Final = "inbox_index.messages"
 INDEX_OLDEST: Final = "inbox_index.oldest"
 INDEX_HELD: Final = "inbox_index.held"
@@ -41,6 +48,8 @@ QUEUE_GROUP: Final = "queue.group"
 QUEUE_MESSAGE: Final = "queue.message"
 
 OF_RANGES: Final = (CONSERVATION, PENDING_MESSAGES, PENDING_UPDATES, DEAD_LETTERS)
+IN_TOTAL: Final = (IN_INBOXES, IN_TRANSIT)
+"""The checks of counters of ranges that hold in total only."""
 
 CLAIMS_OF_RANGE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "enqueued": ((CONSERVATION, 1, 0),),
@@ -50,8 +59,8 @@ CLAIMS_OF_RANGE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "pending_updates": ((CONSERVATION, 0, 1), (PENDING_UPDATES, 1, 0)),
     "outgoing_messages": ((CONSERVATION, 0, 1), (PENDING_MESSAGES, 1, 0)),
     "outgoing_updates": ((CONSERVATION, 0, 1), (PENDING_UPDATES, 1, 0)),
-    "received": ((CONSERVATION, 1, 0),),
-    "handed": ((CONSERVATION, 0, 1),),
+    "received": ((CONSERVATION, 1, 0), (IN_TRANSIT, 1, 0)),
+    "handed": ((CONSERVATION, 0, 1), (IN_TRANSIT, -1, 0)),
     "dead": ((CONSERVATION, 0, 1), (DEAD_LETTERS, 1, 0)),
     "discarded": ((DEAD_LETTERS, -1, 0),),
     "reaped": ((IN_INBOXES, -1, 0),),
@@ -121,7 +130,11 @@ _TYPES: Final = {
 
 
 def facts(
-    spark: SparkSession, tables: Mapping[str, DataFrame], dropped: Sequence[int], ranges: int
+    spark: SparkSession,
+    tables: Mapping[str, DataFrame],
+    dropped: Sequence[int],
+    ranges: int,
+    transit: StoreTransit = NOTHING,
 ) -> DataFrame:
     """Return all claims and all counts.
 
@@ -130,15 +143,18 @@ def facts(
         tables: ``counters``, ``inbox_index``, ``places``, ``beside`` as of one timestamp.
         dropped: the numbers of queues that are being emptied.
         ranges: the number of ranges: several are also compared in total.
+        transit: what is on its way between them.
     """
-    beside = tables["beside"]
+    counters, beside = tables["counters"], tables["beside"]
     if dropped:
-        beside = beside.where(~F.col("number").isin(list(dropped)))
+        is_dropped = F.col("number").isin(list(dropped))
+        counters, beside = counters.where(~is_dropped), beside.where(~is_dropped)
     found = [
-        _counter_facts(spark, tables["counters"]),
+        _counter_facts(spark, counters),
         _exploded(tables["inbox_index"], _index_facts()),
         _exploded(tables["places"], _place_facts()),
         _exploded(beside, _record_facts()),
+        _transit_facts(spark, transit),
     ]
     every = found[0]
     for more in found[1:]:
@@ -205,7 +221,7 @@ def _counter_facts(spark: SparkSession, table: DataFrame) -> DataFrame:
     schema = "of_queue boolean, counter string, check string, claims int, counts int"
     claims = F.broadcast(spark.createDataFrame(rows, schema))
     of_queue, value = F.col("number") > 0, F.col("value").cast(_NUMBER)
-    in_total = F.col("check") == IN_INBOXES
+    in_total = F.col("check").isin(list(IN_TOTAL))
     place = F.when(of_queue, F.col("number")).when(in_total, F.lit(0)).otherwise(F.col("range"))
     joined = table.withColumn("of_queue", of_queue).join(claims, ["of_queue", "counter"])
     fact = _fact(
@@ -215,6 +231,16 @@ def _counter_facts(spark: SparkSession, table: DataFrame) -> DataFrame:
         counted=value * F.col("counts"),
     )
     return joined.select(fact.alias("fact")).select("fact.*")
+
+
+def _transit_facts(spark: SparkSession, transit: StoreTransit) -> DataFrame:
+    rows: list[Any] = [(IN_TRANSIT, 0, None, None, None, transit.taken)]
+    rows += [(ACCOUNTING, None, *of, number, None) for of, number in transit.sums.items()]
+    known = ("place", "key", "kind", "claimed", "counted")
+    schema = ", ".join(f"{name} {_TYPES[name]}" for name in ("check", *known[:3]))
+    frame = spark.createDataFrame(rows, f"{schema}, claimed bigint, counted bigint")
+    fact = _fact(F.col("check"), **{name: F.col(name) for name in known})
+    return frame.select(fact.alias("fact")).select("fact.*")
 
 
 def _index_facts() -> Column:

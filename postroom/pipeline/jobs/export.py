@@ -2,31 +2,38 @@
 
 ::
 
-    hold(whole) ── parts of the keys, and what belongs to no key ─┬─ task: entries ─▶ files
-         │                                                        ├─ task ...
-         │           counts and checksums ◀───────────────────────┘
-         └── the store counts by itself, at the same timestamp ─▶ equal? ── manifest: done
+    hold(whole) ── parts of the keys, and what belongs to no key ─┬─ task: entries ─┬─▶ files
+                                                                  ├─ task ...       └─▶ recount
+                       manifest: done ◀── equal? ── files, counters, indexes, recounts ◀──┘
 
-Records without versions (outboxes, sums, queues) are read in the snapshot that the leader keeps of
-its engine. The snapshot is gone with the lease, and cannot be made up. Then, and after a kill, the
+Entries of several ranges become those of one (:mod:`postroom.backup.reading`), so that a restore
+puts them into one range. One task joins what belongs to no key.
+
+Records without versions (outboxes, sums, queues) are read in the snapshots that leaders keep of
+their engines. A snapshot is gone with the lease, and cannot be made up. Then, and after a kill, the
 export begins anew, at a later timestamp. It first removes the files of the export before.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import SparkSession
 
+from postroom.backup.reading import StoreReader
+from postroom.backup.recount import Recount
+from postroom.client.blocking import iterate
 from postroom.client.bulk import PART_BYTES
 from postroom.client.sync import CoreDatabase
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.messaging import image_entries as entries
+from postroom.messaging.ingest.requests import Counted
 from postroom.pipeline import connections
 from postroom.pipeline.jobs.export_files import (
     Entry,
@@ -38,6 +45,7 @@ from postroom.pipeline.jobs.export_files import (
 )
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, reached, spread
 from postroom.pipeline.options import StoreAddress
+from postroom.ranges.listing import RangeInfo
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -78,7 +86,7 @@ class ExportedPartition:
         at: the timestamp.
         number: the number of the part.
         start, end: the span of keys.
-        of_range: whether the entries that belong to no key are exported instead.
+        ranges: the ranges whose entries that belong to no key are exported instead; empty: none.
     """
 
     store: StoreAddress
@@ -87,7 +95,14 @@ class ExportedPartition:
     number: int
     start: bytes
     end: bytes | None
-    of_range: bool
+    ranges: tuple[RangeInfo, ...] = ()
+
+
+class ExportedPart(msgspec.Struct, frozen=True):
+    """The answer of a task that has exported a part: its files, and the recount of its entries."""
+
+    files: list[File]
+    counted: Counted
 
 
 def export(
@@ -115,8 +130,9 @@ def export(
         The export that is there now. If the folder has an export already, that one.
 
     Raises:
-        JobFailed: the files are not what the store counts, or leaders change too often.
+        JobFailed: the entries are not what the store's counters tell, or leaders change too often.
         Invalid: the folder has something else in it.
+        Unavailable: ranges are split again and again.
     """
     target = Folder(folder)
     manifest = target.manifest()
@@ -153,44 +169,52 @@ def _export(
     name = uuid.uuid4().hex
     target.begin(name)
     with database(spark, store) as db, db.hold(whole=True) as at:
-        to_tasks = reached(spark, store)
-        partitions = planned(db, to_tasks, target.path, int(at), part_bytes)
+        ranges = db.ranges()
+        partitions = planned(db, reached(spark, store), target.path, int(at), part_bytes, ranges)
         said = spread(spark, export_partition, partitions, "exporting parts", progress)
-        files = [file for each in said for file in msgspec.json.decode(each, type=list[File])]
-        ranges = sorted({partition.range_id for partition in db.partitions(part_bytes=1 << 60)})
-        manifest = manifest_of(name, int(at), ranges, files)
-        progress("counting", 0, 1)
-        check_counts(db, manifest, at=int(at))
-        progress("counting", 1, 1)
+    parts = [msgspec.json.decode(each, type=ExportedPart) for each in said]
+    files = [file for part in parts for file in part.files]
+    manifest = manifest_of(name, int(at), sorted(each.id for each in ranges), files)
+    check_counts(together([part.counted for part in parts]), manifest)
     target.commit(manifest)
     return manifest
 
 
 def planned(
-    db: CoreDatabase, store: StoreAddress, folder: str, at: int, part_bytes: int
+    db: CoreDatabase,
+    store: StoreAddress,
+    folder: str,
+    at: int,
+    part_bytes: int,
+    ranges: list[RangeInfo],
 ) -> list[ExportedPartition]:
     """Return the parts for the tasks: the entries of no key, and parts of the keys."""
-    spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]
-    return [
-        ExportedPartition(store, folder, at, number, start, end, of_range)
-        for number, (start, end, of_range) in enumerate([
-            (b"", None, True), *((start, end, False) for start, end in spans),
-        ])
-    ]  # fmt: skip
+    found = db.partitions(part_bytes=part_bytes)
+    of_keys = [
+        ExportedPartition(store, folder, at, number, each.start, each.end)
+        for number, each in enumerate(found, 1)
+    ]
+    return [ExportedPartition(store, folder, at, 0, b"", None, tuple(ranges)), *of_keys]
 
 
-def check_counts(db: CoreDatabase, manifest: Manifest, *, at: int) -> None:
-    """Check that the files have the entries that the store counts, and that its counts are sound.
+def together(every: list[Counted]) -> Counted:
+    """Return the recounts of all parts as one."""
+    tables: Counter[str] = Counter()
+    for each in every:
+        tables.update(each.tables)
+    return Counted(dict(tables), [wrong for each in every for wrong in each.wrong])
+
+
+def check_counts(counted: Counted, manifest: Manifest) -> None:
+    """Check that the files have the entries that were counted, and that the store's counts are so.
 
     Args:
-        db: the store.
+        counted: the recount of the entries.
         manifest: the manifest of the files.
-        at: the timestamp at which the store counts; 0: now.
 
     Raises:
         JobFailed: the files or the counts are wrong.
     """
-    counted = db.images.check(at)
     wrong = list(counted.wrong)
     for name, table in manifest.tables.items():
         there = counted.tables.get(name, 0)
@@ -204,21 +228,38 @@ def check_counts(db: CoreDatabase, manifest: Manifest, *, at: int) -> None:
 
 
 def export_partition(partition: ExportedPartition) -> bytes:
-    """Write the entries of a part, as the work of a task; return its files."""
+    """Write the entries of a part, as the work of a task; return its files, and the recount."""
     db, folder = connections.database(partition.store), Folder(partition.folder)
     task_attempt = uuid.uuid4().hex[:16]
     writers = {
         table: TableWriter(folder, table, partition.number, task_attempt, FILE_BYTES)
         for table in entries.TABLES
     }
-    image = "range_image" if partition.of_range else "image"
-    for table, rows in _gathered(
-        db.bulk.records(image, partition.start, partition.end, at=partition.at)
-    ):
+    recount = Recount()
+    for table, rows in _gathered(_counted(_pages(db, partition), recount)):
         writers[table].add(rows)
     for writer in writers.values():
         writer.close()
-    return msgspec.json.encode([file for writer in writers.values() for file in writer.files])
+    recount.end_part()
+    files = [file for writer in writers.values() for file in writer.files]
+    return msgspec.json.encode(ExportedPart(files, recount.end()))
+
+
+def _pages(db: CoreDatabase, partition: ExportedPartition) -> Iterator[Any]:
+    """Return the pages of the entries of a part."""
+    reader = StoreReader(db.core, partition.at, partition.ranges)
+    if partition.ranges:
+        return iterate(db.sender, reader.of_no_key())
+    return iterate(db.sender, reader.of_keys(partition.start, partition.end))
+
+
+def _counted(pages: Iterator[Any], recount: Recount) -> Iterator[list[Entry]]:
+    """Return the entries of pages, which are counted by the way."""
+    for page in pages:
+        names, stored = page.entries
+        if names:
+            recount.add(names, stored)
+            yield list(zip(names, stored, strict=True))
 
 
 def _gathered(pages: Iterator[list[Entry]]) -> Iterator[tuple[str, list[Entry]]]:

@@ -159,7 +159,7 @@ def complete(db: CoreDatabase, begun: Restore, manifest: Manifest) -> None:
         JobFailed: it is not.
     """
     try:
-        check_counts(db, manifest, at=0)
+        check_counts(db.images.check(), manifest)
     except JobFailed as error:
         raise JobFailed(
             f"{error}; it stays closed: mend the export and run the job again, or abandon the "

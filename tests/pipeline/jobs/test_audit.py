@@ -72,12 +72,13 @@ class Damage:
         more = {name: getattr(value, name) + number for name, number in added.items()}
         self.put(key, msgspec.structs.replace(value, **more))
 
-    def change_counters(self, **added: int) -> None:
-        applied, counters = read_applied(self.storage, RANGE), read_counters(self.storage, RANGE)
+    def change_counters(self, range_id: int = RANGE, **added: int) -> None:
+        applied = read_applied(self.storage, range_id)
+        counters = read_counters(self.storage, range_id)
         more = {name: getattr(counters, name) + number for name, number in added.items()}
         sums = encode(msgspec.structs.replace(counters, **more))
         changed = msgspec.structs.replace(applied, sums=sums)
-        self.put(keys.record_key(RANGE, APPLIED_RECORD), changed)
+        self.put(keys.record_key(range_id, APPLIED_RECORD), changed)
 
     def layout(self, queue: str) -> records.QueueLayout:
         return records.QueueLayout(RANGE, self.numbers[queue])
@@ -129,11 +130,12 @@ Expected = set[tuple[str, str, bytes, str, Any, Any]]
 
 
 def _damage_range(beneath: Damage, expected: Expected) -> None:
-    beneath.change_counters(enqueued=1, reaped=1, discarded=-1)
+    beneath.change_counters(enqueued=1, reaped=1, discarded=-1, received=1, executed=1)
     counters = read_counters(beneath.storage, RANGE)
     there = counters.delivered - counters.reaped
     expected |= {
-        ("conservation", "range 1", b"", "", counters.enqueued, counters.enqueued - 1),
+        ("conservation", "range 1", b"", "", counters.enqueued + 1, counters.enqueued),
+        ("in_transit", "all ranges", b"", "", 1, 0),
         ("messages_in_inboxes", "all ranges", b"", "", there, there + 1),
         ("dead_letters", "range 1", b"", "", 2, 1),
     }

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import postroom
-from postroom.client import bulk
+from postroom.backup import reading
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder, Manifest, decoded
@@ -69,7 +69,7 @@ def test_an_export_can_be_restored_into_an_empty_store(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(exporting, "FILE_BYTES", 20_000)
     monkeypatch.setattr(exporting, "BATCH_ROWS", 100)
-    monkeypatch.setattr(bulk, "_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(reading, "_PAGE_BYTES", 10_000)
     folder = str(tmp_path / "export")
     _, before = read(filled)
     told: list[tuple[str, int, int | None]] = []
@@ -78,7 +78,7 @@ def test_an_export_can_be_restored_into_an_empty_store(
     assert done.rows["data"] >= 3000
     assert done.files > 8
     assert not done.done_before
-    assert told[-1] == ("counting", 1, 1)
+    assert told[-1] == ("exporting parts", tasks.begun, tasks.begun)
     assert replace(done, done_before=True) == export(None, store, folder)  # type: ignore[arg-type]
     tasks.twice = True
     back = restore(None, other, folder)  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""The entries on their way between ranges, as an audit counts them.
+
+::
+
+    messages, updates   taken by the receiver, not dropped by the sender     received - handed
+    Accounting          one range has added to sums of its prefixes, and     as if it were
+                        another one will, or its part is a dead letter       carried out
+
+A message that was lost or doubled between ranges makes the first line wrong. The second one makes
+sums fit what is posted, though updates are carried out in one range after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from postroom.client.blocking import iterate
+from postroom.client.outboxes import StoreOutboxes
+from postroom.client.sync import CoreDatabase
+from postroom.ranges.accounting import is_posted, summed_prefixes
+from postroom.ranges.checks import prefixes
+from postroom.ranges.requests import Accounting
+
+Metric: TypeAlias = tuple[bytes, str]
+"""A prefix, and the name of a metric."""
+_SIGN: Final = 1 << 63
+
+
+class StoreTransit(NamedTuple):
+    """The entries between the ranges of a store.
+
+    Attributes:
+        taken: the number of entries that are in two ranges.
+        sums: what is to be added to a sum that is stored, for it to be what is posted.
+    """
+
+    taken: int
+    sums: Mapping[Metric, int]
+
+
+NOTHING: Final = StoreTransit(0, {})
+
+
+def read_transit(db: CoreDatabase, at: int) -> StoreTransit:
+    """Return what is on its way at a timestamp that is protected as a whole."""
+    ranges = db.ranges()
+    if len(ranges) == 1:
+        return NOTHING
+    outboxes = StoreOutboxes(db.core.bulk, ranges, at)
+    sums: Counter[Metric] = Counter()
+    for requests in (iterate(db.sender, outboxes.waiting_updates()), _dead(db, at)):
+        for request in requests:
+            if type(request) is Accounting:
+                _carry_out(request, sums)
+    found = {metric: _signed(number) for metric, number in sums.items() if number}
+    return StoreTransit(outboxes.taken, found)
+
+
+def _dead(db: CoreDatabase, at: int) -> Iterator[Any]:
+    for page in db.bulk.records("dead_letters", at=at):
+        for each in page:
+            if each.record.update is not None:
+                yield each.record.update.request
+
+
+def _carry_out(request: Accounting, sums: Counter[Metric]) -> None:
+    """Add to sums what a part of an update adds, without what is posted with it."""
+    found = summed_prefixes(request)
+    posted = prefixes(request.key) if is_posted(request, found) else []
+    for metric, delta in request.deltas.items():
+        for prefix in found:
+            _add(sums, (prefix, metric), delta)
+        for prefix in posted:
+            _add(sums, (prefix, metric), -delta)
+
+
+def _add(sums: Counter[Metric], metric: Metric, delta: int) -> None:
+    """Add to a sum; one of nothing takes no room."""
+    sums[metric] += delta
+    if not sums[metric]:
+        del sums[metric]
+
+
+def _signed(number: int) -> int:
+    """Return a number as 64 bits with a sign, since sums count modulo 2 ** 64."""
+    return (number + _SIGN) % (2 * _SIGN) - _SIGN
