@@ -245,6 +245,15 @@ PARTITIONS_MAX: Final = 1024
 PARTITION_BYTES_MIN: Final = 64 * 1024
 SPLIT_BYTES_MIN: Final = 1024 * 1024
 """The least size from which ranges may be told to split."""
+SPLIT_LOAD_MIN: Final = 0.1
+SPLIT_LOAD_MAX: Final = 64.0
+"""The parts of a processor from which ranges may be told to split."""
+LOAD_SPLIT_RANGES_MAX: Final = 8
+"""The ranges for each node of a cluster up to which ranges are split by their loads."""
+LOAD_SAMPLES_MIN: Final = 20
+"""The number of samples that tell the loads of ranges."""
+LOAD_SAMPLES_MAX: Final = 512
+"""The samples that a node keeps from one look at the loads to the next."""
 EXPANSION_BYTES_MAX: Final = 4 * 1024 * 1024
 """No more updates join a step of the executor whose sums take so much already."""
 EXPANSION_METRICS_MAX: Final = 16_384

@@ -12,7 +12,17 @@ from postroom.cli.options import StoreOptions, on_a_store_with_values
 from postroom.cli.output import Listing, Notation, as_split_bytes, print_json, print_line
 from postroom.errors import Invalid
 
-RANGE_HEADERS: Final = ("id", "start", "end", "generation", "bytes", "leader", "copies", "note")
+RANGE_HEADERS: Final = (
+    "id",
+    "start",
+    "end",
+    "generation",
+    "bytes",
+    "load",
+    "leader",
+    "copies",
+    "note",
+)
 
 app = typer.Typer(
     help="Ranges: the spans of keys into which a store is cut.",
@@ -25,8 +35,9 @@ app = typer.Typer(
 def list_ranges(store: StoreOptions, notation: Notation) -> None:
     """Print the ranges, in the order of their keys.
 
-    A line is: id, start, end, generation, bytes on the device, leader, copies, and a note while a
-    range is splitting. An empty end stands for no bound.
+    A line is: id, start, end, generation, bytes on the device, load, leader, copies, and a note
+    while a range is splitting. An empty end stands for no bound. The load is the part of a
+    processor that its requests take, empty if split-load is 0.
     """
     with store.open_existing() as db, _listing() as listing:
         for each in db.ranges():
@@ -124,6 +135,7 @@ def _print_range(notation: Notation, info: postroom.RangeInfo, listing: Listing)
         "" if info.end is None else notation.key(info.end),
         str(info.generation),
         str(info.size_bytes),
+        "" if info.load is None else str(info.load),
         str(info.leader),
         ",".join(map(str, info.copies)),
         "splitting" if info.splitting else "",

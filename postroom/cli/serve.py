@@ -22,6 +22,7 @@ from postroom.cli.output import as_bytes, as_split_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_folder import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
+from postroom.ranges.settings import SETTINGS, SPLIT_BYTES, SPLIT_LOAD
 from postroom.server.local_cluster import check_no_local_cluster
 
 if TYPE_CHECKING:
@@ -100,6 +101,15 @@ SplitBytes = Annotated[
         show_default="0",
     ),
 ]
+SplitLoad = Annotated[
+    float | None,
+    typer.Option(
+        "--split-load",
+        metavar="PROCESSORS",
+        help="In a new store: split ranges that take more of a processor; 0: never.",
+        show_default="0",
+    ),
+]
 Slow = Annotated[
     float | None,
     typer.Option(
@@ -146,6 +156,7 @@ def serve(
     engine: Engine = None,
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
     split_bytes: SplitBytes = None,
+    split_load: SplitLoad = None,
     slow: Slow = None,
     grpc: Grpc = None,
     metrics: Metrics = None,
@@ -177,7 +188,7 @@ def serve(
             security=security,
             engine=_engine(engine),
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
-            split_bytes=None if split_bytes is None else as_split_bytes(split_bytes),
+            first_words=_first_words(split_bytes, split_load),
             slow_seconds=slow,
         )
         companions: list[MakeCompanion] = []
@@ -193,6 +204,20 @@ def serve(
             gateway.check_free(metrics)
             companions.append(_metrics_at(metrics))
         asyncio.run(_run(settings, early, companions, stop_at_end_of_input=stop_at_end_of_input))
+
+
+def _first_words(split_bytes: str | None, split_load: float | None) -> dict[str, float]:
+    words: dict[str, float] = {}
+    if split_bytes is not None:
+        words[SPLIT_BYTES] = as_split_bytes(split_bytes)
+    if split_load is not None:
+        words[SPLIT_LOAD] = split_load
+        if not SETTINGS[SPLIT_LOAD].takes(split_load):
+            raise typer.BadParameter(
+                f"{split_load:g} is not in the range: {SETTINGS[SPLIT_LOAD].range}",
+                param_hint="--split-load",
+            )
+    return words
 
 
 def _metrics_at(address: str) -> MakeCompanion:

@@ -170,7 +170,7 @@ def _parsed(name: str, text: str) -> Number:
     elif text == told(OFF):
         value = OFF
     else:
-        value = _as_seconds(text)
+        value = _as_number(text)
     if not setting.takes(value):
         raise typer.BadParameter(
             f"{text!r} is not in the range: {setting.range}", param_hint="VALUE"
@@ -178,11 +178,11 @@ def _parsed(name: str, text: str) -> Number:
     return value
 
 
-def _as_seconds(text: str) -> float:
+def _as_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number of seconds", param_hint="VALUE") from None
+        raise typer.BadParameter(f"{text!r} is no number", param_hint="VALUE") from None
 
 
 def _check_known(name: str) -> None:

@@ -172,6 +172,12 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Yield everything that it concerns, a transaction all that it reads or writes."""
         yield self.concerns()
 
+    def works_at(self) -> Iterator[KeySet]:
+        """Yield the keys and spans at which its work is done, for those that measure loads."""
+        concern = self.concerns()
+        if isinstance(concern, KeySet):
+            yield concern
+
     def single_keys(self) -> Sequence[bytes] | None:
         """Return all that it concerns, if that is single keys; the first one tells who decides it.
 

@@ -15,6 +15,7 @@ from postroom.kv.engine import Engine
 from postroom.limits import LISTING_STEPS
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ConcernsSpan, NeedsEverything, Read
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import Bound
@@ -38,6 +39,7 @@ class RangeInfo(msgspec.Struct, frozen=True, array_like=True):
         copies: the nodes that have a copy, in order.
         splitting: whether a split of it is being prepared.
         applied_index: the number of the last entry of its log that has taken effect.
+        load: the part of a processor that its requests take; ``None``: it is not measured.
     """
 
     id: int
@@ -49,6 +51,7 @@ class RangeInfo(msgspec.Struct, frozen=True, array_like=True):
     copies: tuple[int, ...]
     splitting: bool = False
     applied_index: int = 0
+    load: float | None = None
 
 
 class ListRanges(NeedsEverything, ConcernsSpan, Read, frozen=True, tag="list_ranges"):
@@ -73,6 +76,7 @@ class RangeListing:
 
     Attributes:
         splitting: returns whether a split of the range is being prepared.
+        load: returns the load of the range; ``None``: it is not measured.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class RangeListing:
         self._engine = engine
         self._group = group
         self.splitting: Callable[[], bool] = lambda: False
+        self.load: Callable[[RangeDescriptor], float | None] = lambda _: None
 
     def register(self, registry: Registry) -> None:
         """Register the read."""
@@ -105,4 +110,5 @@ class RangeListing:
             tuple(sorted(map(int, {*group.members, *group.learners}))),
             self.splitting(),
             group.applied_index,
+            self.load(descriptor),
         )

@@ -24,6 +24,8 @@ from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
 
 if TYPE_CHECKING:
+    from postroom.raft.group import RaftGroup
+    from postroom.ranges.bounds import Bounds
     from postroom.ranges.descriptor import RangeDescriptor
 
 
@@ -62,6 +64,22 @@ class Host(Protocol):
 
     def on_damage(self, error: BlockDamaged) -> bool:
         """Note that data is unreadable; return whether another node is to serve instead."""
+
+
+class SeenRange(Protocol):
+    """A range, as the onlookers at its requests see it.
+
+    Attributes:
+        bounds: its bounds.
+        group: the member of its consensus group.
+    """
+
+    bounds: Bounds
+    group: RaftGroup
+
+
+Onlooker: TypeAlias = Callable[[SeenRange, Call], Call]
+"""A function that sees a request at a range first; it returns the call, or one in its place."""
 
 
 class Rider(Protocol):

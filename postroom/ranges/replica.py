@@ -47,7 +47,7 @@ from postroom.ranges.assembly import AssembledReplica
 from postroom.ranges.batch import Batch, commits
 from postroom.ranges.calls import Call, Proposal
 from postroom.ranges.descriptor import RangeDescriptor
-from postroom.ranges.ports import Host, ServiceWakeUp
+from postroom.ranges.ports import Host, Onlooker, ServiceWakeUp
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.slow_log import SlowLog
 from postroom.ranges.usual import Share
@@ -63,14 +63,15 @@ class Replica(AssembledReplica):
         on_room: called with each turn, when there is room for reads again.
         complete: a stage of a turn, see :mod:`.turn`.
         slow_log: the log of slow calls.
+        onlookers: the functions that see each request first, usually none.
         begin_anew, fail_all, hand_over, on_leadership, refuse_commit, resume, rouse, stop_serving,
             wake_up: see :class:`.Serving`.
     """
 
     __slots__ = (
         "_evaluators", "_unwritten", "begin_anew", "complete", "fail_all", "hand_over",
-        "on_leadership", "on_room", "refuse_commit", "resume", "rouse", "slow_log", "stop_serving",
-        "wake_up",
+        "on_leadership", "on_room", "onlookers", "refuse_commit", "resume", "rouse", "slow_log",
+        "stop_serving", "wake_up",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +88,8 @@ class Replica(AssembledReplica):
         self.complete = self.proposer.complete
         self._evaluators = self.registry.reads
         self._unwritten: Proposal | None = None
-        self.slow_log = SlowLog(host.monotonic)
+        self.onlookers: list[Onlooker] = []
+        self.slow_log = SlowLog(host.monotonic, self.onlookers)
         serving = self.serving
         self.begin_anew, self.fail_all = serving.begin_anew, serving.fail_all
         self.hand_over, self.resume = serving.hand_over, serving.resume
@@ -99,8 +101,8 @@ class Replica(AssembledReplica):
 
     def submit(self, call: Call) -> None:
         """Take a request. ``call.complete`` is called once, perhaps before this returns."""
-        if self.slow_log.is_on:
-            call = self._in_time(call)
+        if self.onlookers:
+            call = self._seen(call)
         request = call.request
         evaluator = self._evaluators.get(type(request))
         if self.failed is not None:
@@ -132,8 +134,8 @@ class Replica(AssembledReplica):
         If the range has split meanwhile, and does not contain all that the commit concerns, the
         commit is refused when its turn comes.
         """
-        if self.slow_log.is_on:
-            call = self._in_time(call)
+        if self.onlookers:
+            call = self._seen(call)
         if self.failed is not None:
             call.complete(None, self.failed)
             return True
@@ -147,8 +149,10 @@ class Replica(AssembledReplica):
         call.cancelled = True
         return self.reads.cancel(self.slow_log.taken_out(call))
 
-    def _in_time(self, call: Call) -> Call:
-        return self.slow_log.in_time(call, has_peers=len(self.group.members) > 1)
+    def _seen(self, call: Call) -> Call:
+        for see in (*self.onlookers,):
+            call = see(self, call)
+        return call
 
     def resize_cache(self, bytes_max: int) -> None:
         """Have a cache of values of another size, which is empty at first."""

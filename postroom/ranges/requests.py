@@ -570,6 +570,12 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
             if write.participates():
                 yield write.participant()
 
+    def works_at(self) -> Iterator[KeySet]:
+        """Yield what it reads, and where its writes are done."""
+        yield KeySet(tuple(self.reads), tuple(self.spans))
+        for write in self.writes:
+            yield from write.works_at()
+
     def single_keys(self) -> Sequence[bytes] | None:
         """Return its anchor, and the keys that it reads or writes, if these are all."""
         anchor = self.anchor

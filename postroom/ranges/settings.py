@@ -39,6 +39,7 @@ GC_TTL: Final = "gc-ttl"
 POLL: Final = "poll"
 SLOW: Final = "slow"
 SPLIT_BYTES: Final = "split-bytes"
+SPLIT_LOAD: Final = "split-load"
 OFF: Final = math.inf
 """The value of ``slow`` with which nothing is logged."""
 
@@ -53,7 +54,7 @@ class Setting(NamedTuple):
 
     Attributes:
         meaning: the meaning, for people.
-        unit: the unit of its values, ``bytes`` or ``seconds``. Bytes are whole.
+        unit: the unit of its values, such as ``bytes``. Bytes are whole.
         least, most: the range of its values.
         default: the value without any other word.
         besides: another possible value; ``None``: there is none.
@@ -105,6 +106,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "a range that holds more is split; 0: never",
         "bytes", limits.SPLIT_BYTES_MIN, limits.SETTING_BYTES_MAX, 0, 0,
     ),
+    SPLIT_LOAD: Setting(
+        "a range that takes more of a processor for 10 s is split, in clusters; 0: never",
+        "processors", limits.SPLIT_LOAD_MIN, limits.SPLIT_LOAD_MAX, 0, 0,
+    ),
 }  # fmt: skip
 
 
@@ -123,7 +128,7 @@ class SettingValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         name: the name of the setting.
-        value: the value, in bytes or seconds. Infinite seconds are ``off``.
+        value: the value, in the unit of the setting. Infinite seconds are ``off``.
         is_stored: whether the store has it. If not, it is that of the start of the node that
             leads the first range.
     """

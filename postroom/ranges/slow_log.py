@@ -26,6 +26,7 @@ from typing import Any, Final
 from postroom.errors import TransactionConflict, shorten
 from postroom.log_once import LogOnce
 from postroom.ranges.calls import Call, Proposal
+from postroom.ranges.ports import Onlooker, SeenRange
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
 
 _SHOWN_KEY_BYTES: Final = 16
@@ -39,6 +40,7 @@ class SlowLog:
 
     Args:
         monotonic: returns the time in seconds.
+        onlookers: the onlookers of the node, one of which it is while it is on.
 
     Attributes:
         is_on: whether it takes times.
@@ -46,8 +48,9 @@ class SlowLog:
         proposed: those of them that are in a proposal of this turn.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], onlookers: list[Onlooker]) -> None:
         self._monotonic = monotonic
+        self._onlookers = onlookers
         self._seconds = math.inf
         self._slow, self._lost = LogOnce(), LogOnce()
         self.is_on = False
@@ -56,14 +59,18 @@ class SlowLog:
 
     def change(self, seconds: float) -> None:
         """Log what takes this long from now on; infinity: nothing is logged."""
-        self._seconds, self.is_on = seconds, seconds < math.inf
+        was_on, self._seconds, self.is_on = self.is_on, seconds, seconds < math.inf
+        if self.is_on and not was_on:
+            self._onlookers.append(self.in_time)
+        elif was_on and not self.is_on:
+            self._onlookers.remove(self.in_time)
 
-    def in_time(self, call: Call, *, has_peers: bool) -> Call:
+    def in_time(self, at: SeenRange, call: Call) -> Call:
         """Return a call that takes the times of ``call``; that itself if it is of another kind."""
         if type(call.request) not in _TIMED or type(call) is TimedCall:
             return call
         self.timed[call] = timed = TimedCall(
-            call, self._monotonic, self._has_ended, has_peers=has_peers
+            call, self._monotonic, self._has_ended, has_peers=len(at.group.members) > 1
         )
         return timed
 

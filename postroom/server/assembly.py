@@ -41,7 +41,7 @@ from postroom.ranges.garbage import Collector
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import NodeRecords, nodes_key
-from postroom.ranges.ports import Host
+from postroom.ranges.ports import Host, Onlooker
 from postroom.ranges.protection_news import ProtectionTeller, limit_as_heard, read_news
 from postroom.ranges.replica import Replica
 from postroom.ranges.settings import SETTINGS_KEY, SettingsInForce
@@ -56,6 +56,7 @@ from postroom.ranges.transactions.service import TransactionService
 from postroom.server.departing_ranges import is_destroyed
 from postroom.server.disk_guard import Damage
 from postroom.server.hosted_range import HostedRange, HostingNode
+from postroom.server.load_splitting import LoadSplitting
 from postroom.server.membership import MembershipService
 from postroom.server.range_calls import RangeCalls
 from postroom.server.replicas import Replicas
@@ -79,8 +80,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             first write of a client or a service.
         spread_seconds: how often a node with several ranges looks whether it is to give a lease
             away (:mod:`.lease_spreading`).
-        split_bytes: the bytes from which ranges split, if the store has no such setting yet
-            (:mod:`postroom.ranges.split.by_size`); ``None``: this node wants none.
+        first_words: settings that the store gets from this node if it has none of their names yet.
         slow_seconds: the duration from which commits and locks are logged as slow, and with it all
             conflicts; ``None``: nothing of this is logged.
         is_general_only: whether all proposals are made in the general way
@@ -100,7 +100,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = MEMORY_BYTES
     rests_alone: bool = False
     spread_seconds: float = 10.0
-    split_bytes: int | None = None
+    first_words: dict[str, float] = msgspec.field(default_factory=dict)
     slow_seconds: float | None = None
     is_general_only: bool = msgspec.field(
         default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
@@ -127,7 +127,9 @@ class AssembledNode(HostingNode, Protocol):
     calls: RangeCalls
     damage: Damage
     settings: SettingsInForce
+    onlookers: list[Onlooker]
     slow_log: SlowLog
+    load_splitting: LoadSplitting
     definitions: DefinitionNews
     handed_leases: dict[bytes, float]
     seen_clients: dict[bytes, None]
@@ -208,7 +210,8 @@ def assemble_range(
     """
     options = node.options
     replica = Replica(range_id, options.node_id, stored, node.clock, host, wake_ups.create())
-    replica.slow_log = node.slow_log
+    replica.onlookers, replica.slow_log = node.onlookers, node.slow_log
+    replica.listing.load = node.load_splitting.cores_of
     protections, registry = replica.protections, replica.registry
     if range_id != ROOT_ID:
         root = node.replicas.by_id(ROOT_ID)
@@ -387,7 +390,7 @@ def _services(
     splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
     growth = SizeSplits(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
-        create(), node.settings, options.split_bytes,
+        create(), node.settings, options.first_words,
     )  # fmt: skip
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,

@@ -45,7 +45,15 @@ from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
-from postroom.ranges.settings import DISK_RESERVE, POLL, SETTINGS_KEY, SLOW, SettingsInForce
+from postroom.ranges.ports import Onlooker
+from postroom.ranges.settings import (
+    DISK_RESERVE,
+    POLL,
+    SETTINGS_KEY,
+    SLOW,
+    SPLIT_LOAD,
+    SettingsInForce,
+)
 from postroom.ranges.slow_log import SlowLog
 from postroom.ranges.split.records import last_range_id
 from postroom.ranges.waiting import earlier
@@ -56,6 +64,7 @@ from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.hosted_range import HostedRange
 from postroom.server.incoming_ranges import NONE_SHORTER, IncomingRanges
 from postroom.server.lease_spreading import LeaseSpreading
+from postroom.server.load_splitting import LoadSplitting
 from postroom.server.opening import (
     bring_up_to_date,
     interrupted,
@@ -93,7 +102,9 @@ class Node:
         grants: the rights that are granted to clients, as applied here.
         on_grants: called when ``grants`` has changed.
         settings: the settings that are in force.
+        onlookers: the functions that see the requests to its ranges first.
         slow_log: the log of slow calls in its ranges.
+        load_splitting: the service that measures the loads of its ranges.
         certificate: the fault of its certificates; empty: none.
         link_error: returns why there is no connection to a node, for people; empty: there is one.
         on_malformed: called with the sender of a frame that was dropped because it is malformed.
@@ -158,10 +169,7 @@ class Node:
             dict[bytes, None](),
         )
         self.replicas = Replicas(clock.monotonic)
-        self.rounds = ServiceRounds(self, self.settings.reader(POLL))
-        self._spreading = Services(
-            self.tasks, {"lease spreading": LeaseSpreading(self, options.spread_seconds).run}
-        )
+        self._make_services()
         self.departing = DepartingRanges(self, engine, self._stored)
         self._incoming = IncomingRanges(self)
         self._host_held_ranges()
@@ -170,6 +178,22 @@ class Node:
             self._incoming.is_applying = True
             bring_up_to_date(storage, self.consensus, self._incoming.written)
             self._incoming.is_applying = False
+
+    def _make_services(self) -> None:
+        """Make the services of the node itself."""
+        spreading = LeaseSpreading(self, self.options.spread_seconds)
+        self.rounds = ServiceRounds(self, self.settings.reader(POLL))
+        self._spreading = Services(self.tasks, {"lease spreading": spreading.run})
+        self.load_splitting = LoadSplitting(self)
+        self._load_splitting = Services(self.tasks, {"split by load": self.load_splitting.run})
+        self._split_by_load()
+
+    def _split_by_load(self) -> None:
+        """Have ranges split by their loads if the setting says so; an embedded store has none."""
+        if self._load_splitting.running:
+            self.load_splitting.wake_up.set()
+        elif self.settings[SPLIT_LOAD] and not self.options.rests_alone:
+            self._load_splitting.start()
 
     def _has_whole_root(self) -> bool:
         """Return whether no snapshot of the root is being put in place."""
@@ -181,7 +205,8 @@ class Node:
         self.nodes = decode_nodes(get(nodes_key(ROOT_ID)))
         self.grants = Grants(get(ACCESS_KEY))
         self.settings = SettingsInForce(self.options.live_settings(), get(SETTINGS_KEY))
-        self.slow_log = SlowLog(self.monotonic)
+        self.onlookers: list[Onlooker] = []
+        self.slow_log = SlowLog(self.monotonic, self.onlookers)
         self.slow_log.change(self.settings[SLOW])
 
     @without_collections()
@@ -456,6 +481,7 @@ class Node:
         self.settings.take(stored)
         self.slow_log.change(self.settings[SLOW])
         self._guard.change_reserve(int(self.settings[DISK_RESERVE]))
+        self._split_by_load()
         self.rounds.wake_all()
 
     # --- turns

@@ -158,6 +158,10 @@ USAGE = [
     ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "much"), "write 128MiB"),
     ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "1MiB"), "the least is 8,388,608 (8MiB)"),
     ((*SERVE, "--join", NOBODY, "--insecure", "--split-bytes", "1kB"), "is 1,048,576 (1MiB)"),
+    (
+        (*SERVE, "--join", NOBODY, "--insecure", "--split-load", "0.01"),
+        "not in the range: 0, or 0.1 to 64",
+    ),
     (("get", "k", "--connect", NOBODY, "--insecure", "--memory", "1GiB"), "goes with --path"),
 ]
 

@@ -23,7 +23,7 @@ def test_a_store_that_was_never_split_is_listed_as_one_range(tmp_path: Path) -> 
     assert listed.pop("applied_index") > 0
     assert listed == {
         "id": 1, "start": "", "end": None, "generation": 1, "leader": 1, "copies": [1],
-        "splitting": False,
+        "splitting": False, "load": None,
     }  # fmt: skip
     (line,) = lines("range", "list", *store)
     assert line.split("\t")[:4] == ["1", "", "", "1"]

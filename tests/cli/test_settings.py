@@ -51,6 +51,15 @@ def test_a_setting_in_seconds_is_changed_and_reset(store: tuple[str, str], value
     assert told == {"name": "slow", "value": "off", "source": "default"}
 
 
+def test_the_load_from_which_ranges_split_is_a_part_of_a_processor(
+    store: tuple[str, str],
+) -> None:
+    assert lines("settings", "set", "split-load", "0.5", *store) == ["0.5"]
+    for value in ("0.05", "65", "much"):
+        assert invoke("settings", "set", *store, "--", "split-load", value).exit_code == 2
+    assert lines("settings", "set", "split-load", "0", *store) == ["0"]
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "off", "1e9", "soon", ""])
 def test_a_time_out_of_range_changes_nothing(store: tuple[str, str], value: str) -> None:
     assert invoke("settings", "set", *store, "--", "gc-ttl", value).exit_code == 2

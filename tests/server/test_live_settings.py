@@ -175,7 +175,8 @@ def test_the_time_between_rounds_follows_the_setting(store: Store) -> None:
         ("gc-ttl", 0), ("gc-ttl", -1), ("gc-ttl", math.inf), ("gc-ttl", math.nan),
         ("gc-ttl", 1e300), ("gc-interval", 0.1), ("poll", 0), ("poll", 1e9), ("slow", -1),
         ("slow", math.nan), ("slow", -math.inf), ("split-bytes", 1), ("split-bytes", 1.5),
-        ("split-bytes", 1 << 62), ("disk-reserve", -1), ("disk-reserve", math.inf),
+        ("split-bytes", 1 << 62), ("split-load", 0.01), ("split-load", math.inf),
+        ("disk-reserve", -1), ("disk-reserve", math.inf),
         ("memory", 1), ("colour", 1), ("", 1), ("x" * 64, 1),
     ],
 )  # fmt: skip

@@ -27,7 +27,7 @@ VALUE = bytes(100_000)
 @pytest.fixture(params=[False, True], ids=["without a word", "with a first word"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Return a store whose ranges split at a mebibyte."""
-    made = Store(split_bytes=MIB) if request.param else Store()
+    made = Store(first_words={SPLIT_BYTES: MIB}) if request.param else Store()
     if not request.param:
         assert made.db.configure_ranges(split_bytes=MIB) == MIB
     yield made
@@ -71,10 +71,10 @@ def test_a_store_that_is_not_told_to_never_splits() -> None:
 
 
 def test_the_first_word_counts_until_a_user_says_another_one() -> None:
-    store = Store(split_bytes=4 * MIB)
+    store = Store(first_words={SPLIT_BYTES: 4 * MIB})
     store.advance(RETRY_SECONDS)
     assert store.db.configure_ranges() == 4 * MIB
-    store._options = type(store._options)(split_bytes=2 * MIB)
+    store._options = type(store._options)(first_words={SPLIT_BYTES: 2 * MIB})
     store.restart()
     store.advance(RETRY_SECONDS)
     assert store.db.configure_ranges() == 4 * MIB

@@ -289,6 +289,10 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
         """Return the key that decides: a given id, else the home of the message."""
         return KeySet((self.anchor(),))
 
+    def works_at(self) -> Iterator[KeySet]:
+        """Yield the home of the message."""
+        yield KeySet((self.home,))
+
     def single_keys(self) -> Sequence[bytes] | None:
         """Return that key."""
         return (self.anchor(),)

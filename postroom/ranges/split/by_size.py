@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ class SizeSplits:
         sleep: a function that waits for a number of seconds.
         wake_up: the wake-up that the range may have grown, or that the setting has changed.
         settings: the settings in force.
-        first_word: the setting of the node that founds the store; ``None``: it has none.
+        first_words: the settings of the store that this node makes if there are none yet.
     """
 
     stored: Engine
@@ -85,7 +85,7 @@ class SizeSplits:
     sleep: Callable[[float], Awaitable[None]]
     wake_up: ServiceWakeUp
     settings: SettingsInForce
-    first_word: int | None = None
+    first_words: Mapping[str, float]
     _id: int | None = field(default=None, init=False)
 
     async def run(self) -> None:
@@ -93,7 +93,7 @@ class SizeSplits:
         while True:
             pause = math.inf
             try:
-                await self._tell_first_word()
+                await self._tell_first_words()
                 await self.look()
             except CommitUnknown:
                 pause, self._id = RETRY_SECONDS, None
@@ -109,11 +109,12 @@ class SizeSplits:
                 await self.sleep(REFUSED_SECONDS)
             await self.wake_up.wait(pause)
 
-    async def _tell_first_word(self) -> None:
-        """Make the setting of this node that of the store, if it has none."""
+    async def _tell_first_words(self) -> None:
+        """Make the settings of this node those of the store, if it has none."""
         is_root = self.bounds.descriptor.range_id == ROOT_ID
-        if is_root and self.first_word is not None and SPLIT_BYTES not in self.settings:
-            await self.send(ChangeSetting(SPLIT_BYTES, self.first_word, is_default=True))
+        for name, value in self.first_words.items() if is_root else ():
+            if name not in self.settings:
+                await self.send(ChangeSetting(name, value, is_default=True))
 
     async def look(self) -> None:
         """Begin a split if the range is too large.

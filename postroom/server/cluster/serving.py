@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -73,7 +74,7 @@ class NodeSettings:
         engine: the engine of its folder; ``None``: the one that wrote it, or the first installed.
         log_segment_bytes: the length of new segments of the log; ``None``: the default.
         memory_bytes: the budget for the parts of the store that are kept in memory.
-        split_bytes: the bytes from which ranges of a new store split; 0: never; ``None``: unsaid.
+        first_words: see ``NodeOptions``.
         slow_seconds: see ``NodeOptions``.
     """
 
@@ -87,7 +88,7 @@ class NodeSettings:
     engine: EngineName | None = None
     log_segment_bytes: int | None = None
     memory_bytes: int = MEMORY_BYTES
-    split_bytes: int | None = None
+    first_words: Mapping[str, float] = field(default_factory=dict)
     slow_seconds: float | None = None
 
 
@@ -254,10 +255,11 @@ class ServedNode:
             lease_seconds=settings.lease_seconds,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             memory_bytes=settings.memory_bytes,
-            split_bytes=settings.split_bytes,
+            first_words={**settings.first_words},
             slow_seconds=settings.slow_seconds,
         )
         node = Node(self._engine, self._clock, self._random, peers, options)
+        node.load_splitting.processor_seconds = time.thread_time
         self._driver = AsyncioDriver(node, self._random, is_embedded=False)
         peers.follow(known)
         peers.on_frame = node.on_frame
