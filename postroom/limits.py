@@ -245,6 +245,8 @@ PARTITIONS_MAX: Final = 1024
 PARTITION_BYTES_MIN: Final = 64 * 1024
 SPLIT_BYTES_MIN: Final = 1024 * 1024
 """The least size from which ranges may be told to split."""
+LATE_LEASES_MAX: Final = 3
+"""The leases in a row that are over when they are stored, before a leader hands over."""
 SPLIT_LOAD_MIN: Final = 0.1
 SPLIT_LOAD_MAX: Final = 64.0
 """The parts of a processor from which ranges may be told to split."""

@@ -63,6 +63,9 @@ A new leader asks as soon as it may: there may be messages to deliver. After tha
 is something to do, so an idle range lets its lease lapse. A node that is alone may serve reads
 without asking (*rest*).
 
+A leader whose leases are over when they are stored, three in a row, cannot hold the lease: its disk
+is too slow. It hands over to another member, if there is one.
+
 ``LeaseHolder`` says what is held, and until when. ``LeaseAcquisition`` decides what to do about it;
 the replica proposes that like any other command.
 """
@@ -206,6 +209,7 @@ class LeaseHolder:
         has_lease: whether the lease that is applied is this node's, and has begun; it may have
             lapsed.
         resting: whether it serves reads only, and has written nothing.
+        late: the number of leases, or extensions, in a row that were over when they were stored.
     """
 
     __slots__ = (
@@ -217,6 +221,7 @@ class LeaseHolder:
         "_seconds",
         "_until",
         "has_lease",
+        "late",
         "lease",
         "resting",
         "state",
@@ -238,6 +243,7 @@ class LeaseHolder:
         self._monotonic = monotonic
         self._seconds = seconds
         self._until = 0.0
+        self.late = 0
         self._applied_at = monotonic()
         self._extends_after = lease.extends_after()
 
@@ -269,6 +275,7 @@ class LeaseHolder:
     def granted(self, until: float) -> None:
         """Serve until a time: a proposal that asked for that is applied."""
         self._until = max(self._until, until)
+        self.late = self.late + 1 if self._until <= self._monotonic() else 0
         if until:
             self._to(LeaseEvent.GRANTED)
 

@@ -464,7 +464,7 @@ class Replica(AssembledReplica):
         if applied:
             self.reads.last_commit = proposal.last_commit
             if proposal.lease_until:
-                self.lease_holder.granted(proposal.lease_until)
+                self.serving.granted(proposal.lease_until)
             self.answers.tell(proposal.results, proposal.after, writes)
         else:
             # Memory has what was evaluated, and if the outcome is unknown it may be applied yet,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from postroom.errors import Error
+from postroom.limits import LATE_LEASES_MAX
 from postroom.ranges import lease as leases
 from postroom.ranges.admission import taken
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
@@ -62,6 +63,14 @@ class Serving:
         replica = self._replica
         if replica.lease_holder.has_lease:
             replica.memory.begin_anew()
+
+    def granted(self, until: float) -> None:
+        """Serve until a time, as the group has agreed; hand over if such times are mostly over."""
+        holder = self._replica.lease_holder
+        holder.granted(until)
+        if holder.late >= LATE_LEASES_MAX and len(self.group.members) > 1:
+            holder.late = 0
+            self._replica.host.on_late_leases()
 
     def serve_again(self) -> None:
         """Let those have their turn that have waited for the lease."""

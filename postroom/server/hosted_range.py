@@ -193,6 +193,14 @@ class HostedRange:
             self.services.start()
             self._node.rounds.begin()
 
+    def on_late_leases(self) -> None:
+        """Hand over, since another node may be able to hold the lease."""
+        _log.warning(
+            "node %d cannot hold the lease of range %d, since its disk is too slow: it hands over",
+            self.node_id, self.range_id,
+        )  # fmt: skip
+        self.hand_over()
+
     def on_damage(self, error: BlockDamaged) -> bool:
         """Note that data is unreadable; return whether another node is to serve instead."""
         return self._node.on_damage(error, self.group)

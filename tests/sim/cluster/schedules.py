@@ -19,7 +19,9 @@ from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.sim.checkers import require
 from tests.sim.cluster import absence, floods
 from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.machine import SYNC_SECONDS
 from tests.sim.cluster.steps import (
+    LEASE_SECONDS,
     PATIENCE_SECONDS,
     client,
     come_to_rest,
@@ -192,6 +194,20 @@ def leader_that_hears_nobody(seed: int) -> None:
 def leader_that_stands_still(seed: int) -> None:
     """Stop the leader's process while its connections stay: no event tells that it is gone."""
     _write_while_leader_is(seed, "asleep")
+
+
+def leader_that_cannot_hold_its_lease(seed: int) -> None:
+    """Let a disk be so slow that its leader's leases are over when they are stored."""
+    patient = RaftOptions(election_seconds_min=4.0, election_seconds_max=5.0)
+    with three_nodes(seed, raft=patient) as cluster:
+        first, *others = cluster.machines
+        db = client(cluster, "somebody")
+        first.disk_slowness = 2.2 * LEASE_SECONDS / SYNC_SECONDS
+        cluster.agenda.run(LEASE_SECONDS)
+        cluster.run(db.get(b"key"), "it is read", PATIENCE_SECONDS)
+        require(any(map(serves, others)), "another node holds the lease")
+        first.disk_slowness = 1.0
+        come_to_rest(cluster)
 
 
 def _write_while_leader_is(seed: int, missing: str) -> None:

@@ -14,6 +14,7 @@ FEW_SECONDS = (
     schedules.attempt_that_was_overtaken,
     schedules.leader_that_hears_nobody,
     schedules.leader_that_stands_still,
+    schedules.leader_that_cannot_hold_its_lease,
     schedules.disks_that_fill_at_the_same_time,
     schedules.program_with_many_sessions,
     long_checks.write_beside_a_long_check,
