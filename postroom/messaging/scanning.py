@@ -69,6 +69,7 @@ from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
+from postroom.ranges.protections import Protections
 from postroom.ranges.state import APPLIED_RECORD
 
 PAGE_BYTES = 1024 * 1024
@@ -101,14 +102,13 @@ class RecordScans:
     Attributes:
         range_id: the id of the range.
         check_age: a function that refuses timestamps that cannot be read at.
-        snapshot: a function that returns the stored state at a timestamp that is protected as a
-            whole.
+        protections: the protections of the range, which have its snapshots.
         peek: a function that reads an inbox as of a timestamp.
     """
 
     range_id: int
     check_age: Callable[[View, int], None]
-    snapshot: Callable[[Reader, int], Reader]
+    protections: Protections
     peek: Callable[[View, Peek], Generator[None, None, Peeked]]
 
     def register(self, registry: Registry) -> None:
@@ -143,7 +143,7 @@ class RecordScans:
             SnapshotTooOld: it is not.
         """
         if request.table not in _VERSIONED:
-            return self.snapshot(view, request.timestamp)
+            return self.protections.reader(view, request.timestamp)
         self.check_age(view, request.timestamp)
         if request.table in _OF_HISTORY:
             self.check_age(view, request.filter.after)
@@ -228,7 +228,8 @@ class RecordScans:
             if not request.columns or name in request.columns
         }
         resume = None if engine_key is None else keys.u32(known) + name_of(engine_key)
-        return RecordsPage(self.range_id, len(found) // len(kinds), packed, resume)
+        range_id = self.protections.range_then(request.timestamp)
+        return RecordsPage(range_id, len(found) // len(kinds), packed, resume)
 
 
 def _varying(kinds: dict[str, ColumnKind]) -> Callable[[RecordValues], tuple[Any, ...]] | None:

@@ -43,6 +43,7 @@ from postroom.messaging.usual import UsualEvaluator
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider, ServiceWakeUp
+from postroom.ranges.protections import Protections
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions.intents import IntentTable
 
@@ -106,7 +107,7 @@ class Messaging:
             range_id, replica.bounds, self.outboxes, self.inboxes, self.queues
         )
         self._registry.divisible.append(self._halves)
-        self._register(environment, check_age, replica.bounds, replica.intents)
+        self._register(environment, check_age, replica.bounds, replica.intents, replica.protections)
         for each in (
             TrailRecorder(range_id, replica.bounds, replica.stored),
             TrailKeeping(range_id, replica.bounds, replica.stored.free_bytes),
@@ -130,6 +131,7 @@ class Messaging:
         check_age: Callable[[View, int], None],
         bounds: Bounds,
         intents: IntentTable,
+        protections: Protections,
     ) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
@@ -149,7 +151,7 @@ class Messaging:
             outboxes, self.inboxes, peeks, self.dead_letters,
             Schedule(range_id, outboxes, self._wake, self._let_go), attempts, self.attempts,
             self.conservation, self.queues,
-            RecordScans(range_id, check_age, environment.reader, peeks.peek_then),
+            RecordScans(range_id, check_age, protections, peeks.peek_then),
             delivery, execution,
             HandedOver(range_id, bounds, outboxes, delivery, execution, self._wake),
             staged, StagedBatches(staged, self.dead_letters, registry.writes, bounds),

@@ -47,12 +47,14 @@ class _Whole:
         client, host: who has taken them; both empty: the node's own process.
         is_kept: whether they stay until they are released, even if nothing protects the timestamp.
         snapshots: those of the ranges.
+        origins: for a range that has begun since, the one of which it was a part.
     """
 
     client: bytes
     host: str
     is_kept: bool = False
     snapshots: dict[int, EngineSnapshot] = field(default_factory=dict)
+    origins: dict[int, int] = field(default_factory=dict)
 
     def close(self) -> None:
         """Close the snapshots; a range that was split shares its own with the right half."""
@@ -208,6 +210,7 @@ class Protections:
         for each in self._whole.values():
             if self._range_id in each.snapshots:
                 each.snapshots[right_id] = each.snapshots[self._range_id]
+                each.origins[right_id] = each.origins.get(self._range_id, self._range_id)
 
     def drop(self) -> None:
         """Close the snapshots of this range: another leaseholder may commit below them."""
@@ -258,6 +261,13 @@ class Protections:
                 "with hold(whole=True), and read again"
             )
         return found
+
+    def range_then(self, timestamp: int) -> int:
+        """Return the id of the range that had these keys when ``timestamp`` was protected whole."""
+        whole = self._whole.get(timestamp)
+        return (
+            self._range_id if whole is None else whole.origins.get(self._range_id, self._range_id)
+        )
 
     def remove(self, timestamp: int) -> None:
         """Take one protection back; ignore one that this leaseholder does not know."""

@@ -1,7 +1,4 @@
-"""A stream goes on over splits and merges: a store that says that its ranges change, step by step.
-
-A store has one range today. Its words about its ranges are scripted here; the changes are real.
-"""
+"""A stream goes on over splits, which come at any moment: between offset, plan and tasks."""
 
 from __future__ import annotations
 
@@ -11,79 +8,36 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from postroom.client.bulk import Partition
-from postroom.pipeline import connections
+from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader, StepPart
-from postroom.pipeline.filters import Span
+from postroom.pipeline.filters import holds
+from postroom.ranges import feed
 from tests.client.stores import Store
 from tests.pipeline.readers import batches
-from tests.pipeline.test_change_stream import SCHEMA, Offset, logged, reader
+from tests.pipeline.test_change_stream import SCHEMA, Offset, logged, reader, rows
 
 LETTERS = "abcdefghijklmnop"
-
-
-class ManyRanges:
-    """A database that says that it has many ranges, which split and merge.
-
-    A split leaves its id to the left half, and a merge the left one's to both, as in a store of
-    many ranges. The later owner of a key has the higher generation.
-    """
-
-    def __init__(self, db: Any) -> None:
-        self._db = db
-        self._ranges: list[tuple[bytes, int, int]] = [(b"", 1, 1)]  # start, id, generation
-        self._next_id = 2
-        self.changes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-    def split(self, key: bytes) -> None:
-        starts = [start for start, _, _ in self._ranges]
-        if key in starts:
-            return
-        index = sum(start < key for start in starts) - 1
-        start, id_, generation = self._ranges[index]
-        self._ranges[index : index + 1] = [
-            (start, id_, generation + 1), (key, self._next_id, generation + 1),
-        ]  # fmt: skip
-        self._next_id += 1
-        self.changes += 1
-
-    def merge(self, index: int) -> None:
-        if index + 1 < len(self._ranges):
-            (start, id_, one), (_, _, other) = self._ranges[index : index + 2]
-            self._ranges[index : index + 2] = [(start, id_, max(one, other) + 1)]
-            self.changes += 1
-
-    def change(self, random: Random) -> None:
-        if random.random() < 0.5:
-            self.split(random.choice(LETTERS).encode())
-        else:
-            self.merge(random.randrange(len(self._ranges)))
-
-    def partitions(
-        self, start: bytes = b"", end: bytes | None = None, *, part_bytes: int = 0
-    ) -> list[Partition]:
-        (real,) = self._db.partitions(part_bytes=1 << 60)
-        ends = [each[0] for each in self._ranges[1:]] + [None]
-        return [
-            Partition(max(start, first), last, id_, generation, 0, real.readable_from)
-            for (first, id_, generation), last in zip(self._ranges, ends, strict=True)
-            if last is None or start < last
-        ]
+ALL = ReadAllAvailable()
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store()
-
-
-@pytest.fixture
-def ranges(store: Store, monkeypatch: pytest.MonkeyPatch) -> ManyRanges:
-    made = ManyRanges(store.db)
-    monkeypatch.setattr(connections, "database", lambda _: made)
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr(connections, "database", lambda _: made.db)
     return made
+
+
+def split(store: Store, *letters: str) -> None:
+    starts = {each.start for each in store.db.ranges()}
+    for letter in letters:
+        if letter.encode() not in starts:
+            store.db.split(letter.encode())
+
+
+def put(store: Store, letters: str, value: bytes) -> None:
+    for letter in letters:
+        store.db.put(letter.encode(), value)
+    store.advance(1.0)
 
 
 def planned(of: ChangeReader, start: Offset, end: Offset) -> list[Any]:
@@ -95,43 +49,34 @@ def planned(of: ChangeReader, start: Offset, end: Offset) -> list[Any]:
 
 
 def read(of: ChangeReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
+    """Return the rows of all tasks; each has those of its own step."""
     found = []
     for part in of.partitions(logged(start), logged(end)):
         assert isinstance(part, StepPart)
         step = part.value
-        of_task = list(batches(of.read(part), SCHEMA))
-        for row in of_task:
-            assert within(row["key"], step.span)
+        for row in batches(of.read(part), SCHEMA):
+            assert holds(step.span, row["key"])
             assert step.after < row["timestamp"] <= step.until
             assert row["range"] == step.range_id
-        found += of_task
+            found.append(row)
     return found
 
 
-def within(key: bytes, span: Span) -> bool:
-    return span[0] <= key and (span[1] is None or key < span[1])
-
-
-def test_a_split_and_a_merge_between_two_offsets(store: Store, ranges: ManyRanges) -> None:
+def test_a_batch_has_a_part_for_each_range_of_its_end(store: Store) -> None:
     of = reader()
     first = of.initialOffset()
-    for letter in "adgz":
-        store.db.put(letter.encode(), b"1")
-    store.advance(1.0)
-    ranges.split(b"f")
-    ranges.split(b"d")
-    second = of.latestOffset(first, ReadAllAvailable())
+    put(store, "adgz", b"1")
+    split(store, "f", "d")
+    second = of.latestOffset(first, ALL)
     steps = planned(of, first, second)
     spans = [(each.range_id, each.generation, each.span) for each in steps]
     assert spans == [(1, 3, (b"", b"d")), (3, 3, (b"d", b"f")), (2, 2, (b"f", None))]
     assert [row["key"] for row in read(of, first, second)] == [b"a", b"d", b"g", b"z"]
-    for letter in "adgz":
-        store.db.put(letter.encode(), b"2")
-    store.advance(1.0)
-    ranges.merge(1)
-    third = of.latestOffset(second, ReadAllAvailable())
-    assert [(each.range_id, each.generation, each.span) for each in planned(of, second, third)] == [
-        (1, 3, (b"", b"d")), (3, 4, (b"d", b"f")), (3, 4, (b"f", None)),
+    put(store, "adgz", b"2")
+    split(store, "m")
+    third = of.latestOffset(second, ALL)
+    assert [each.span for each in planned(of, second, third)] == [
+        (b"", b"d"), (b"d", b"f"), (b"f", b"m"), (b"m", None),
     ]  # fmt: skip
     found = read(of, second, third)
     assert [(row["key"], row["value"]) for row in found] == [
@@ -139,50 +84,123 @@ def test_a_split_and_a_merge_between_two_offsets(store: Store, ranges: ManyRange
     ]
 
 
-def test_a_batch_is_planned_from_its_offsets_whatever_the_ranges_are_by_then(
-    store: Store, ranges: ManyRanges
-) -> None:
+def test_a_batch_is_planned_from_its_offsets_whatever_the_ranges_are_by_then(store: Store) -> None:
     of = reader()
     start = of.initialOffset()
-    ranges.split(b"g")
-    store.db.put(b"a", b"1")
-    store.advance(1.0)
-    end = of.latestOffset(start, ReadAllAvailable())
+    split(store, "g")
+    put(store, "a", b"1")
+    end = of.latestOffset(start, ALL)
     before = planned(of, start, end)
-    ranges.merge(0)
-    ranges.split(b"c")
+    split(store, "b", "c", "h")
     assert planned(of, start, end) == before
     assert planned(reader(), start, end) == before  # after a restart, too
     assert [row["key"] for row in read(reader(), start, end)] == [b"a"]
 
 
+@pytest.mark.parametrize("walks", [False, True], ids=["memory", "walk"])
+def test_a_range_that_splits_three_times_after_the_plan_is_read_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, walks: bool
+) -> None:
+    if walks:
+        for module in (change_stream, feed):
+            monkeypatch.setattr(module, "CHANGES_BYTES_MAX", 1)
+    of = reader()
+    start = of.initialOffset()
+    put(store, LETTERS * 2, b"1")
+    end = of.latestOffset(start, ALL)
+    before = read(reader(), start, end)
+    assert len(before) == 2 * len(LETTERS)
+    split(store, "h", "d", "b")
+    put(store, LETTERS, b"later")
+    again = read(reader(), start, end)
+    assert _in_order(again) == _in_order(before)
+    assert {row["range"] for row in again} == {1}
+
+
+def _in_order(found: list[dict[str, Any]]) -> list[Any]:
+    return sorted((row["key"], row["timestamp"], row["range"], row["value"]) for row in found)
+
+
+def test_a_checkpoint_that_was_made_with_one_range_goes_on_with_many(store: Store) -> None:
+    of = reader()
+    start = logged(of.initialOffset())
+    put(store, "ahz", b"1")
+    middle = logged(of.latestOffset(start, ALL))
+    assert sorted(rows(of, start, middle)) == [(b"a", b"1"), (b"h", b"1"), (b"z", b"1")]
+    of.stop()
+    split(store, *"cjq")
+    put(store, "ahz", b"2")
+    again = reader()
+    end = logged(again.latestOffset(middle, ALL))
+    assert len(planned(again, middle, end)) == 4
+    assert sorted(rows(again, middle, end)) == [(b"a", b"2"), (b"h", b"2"), (b"z", b"2")]
+
+
+def test_a_small_batch_of_many_ranges_goes_to_spark_with_its_plan(store: Store) -> None:
+    split(store, *"cjq")
+    of = reader()
+    start = of.initialOffset()
+    put(store, "zha", b"1")
+    end = of.latestOffset(start, ALL)
+    split(store, "t")
+    sent = of.prefetched(logged(start), logged(end))
+    assert sent is not None
+    assert _in_order(batches(sent, SCHEMA)) == _in_order(read(reader(), start, end))
+
+
+def test_a_transaction_over_ranges_is_in_one_batch(store: Store) -> None:
+    split(store, *"cjq")
+    of = reader(max_rows=1)
+    offset = of.initialOffset()
+    for number in range(5):
+        with store.db.begin() as tx:
+            for letter in "azk":
+                tx.put(letter.encode(), b"%d" % number)
+    store.advance(1.0)
+    for number in range(5):
+        end = of.latestOffset(offset, of.getDefaultReadLimit())
+        found = read(of, offset, end)
+        assert {row["value"] for row in found} == {b"%d" % number}
+        assert len(found) == 3
+        offset = end
+
+
 @pytest.mark.parametrize("seed", range(15))
-def test_each_change_is_read_once_while_ranges_change_at_any_moment(
-    store: Store, ranges: ManyRanges, seed: int
+def test_each_change_is_read_once_while_ranges_split_at_any_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Offsets, plans and tasks are each made by a process of their own as often as not."""
     random = Random(seed)
+    if random.random() < 0.5:
+        monkeypatch.setattr(feed, "CHANGES_BYTES_MAX", 100)
     limit: ReadLimit = random.choice([ReadAllAvailable(), ReadMaxRows(5)])
+    left = random.sample(LETTERS, len(LETTERS))
+
+    def split_perhaps() -> None:
+        while left and random.random() < 0.2:
+            split(store, left.pop())
+
     of = reader()
     offset = of.initialOffset()
     written: list[tuple[bytes, bytes]] = []
     seen: list[tuple[bytes, bytes]] = []
     for step in range(25):
         for number in range(random.randrange(4)):
-            pair = random.choice(LETTERS).encode(), b"%d %d" % (step, number)
-            store.db.put(*pair)
-            written.append(pair)
+            with store.db.begin() as tx:
+                for letter in random.sample(LETTERS, random.randrange(1, 4)):
+                    pair = letter.encode(), b"%d %d" % (step, number)
+                    tx.put(*pair)
+                    written.append(pair)
+            split_perhaps()
         store.advance(random.choice([0.01, 1.0]))
-        for _ in range(random.randrange(4)):
-            ranges.change(random)
         of = random.choice([of, reader()])
         end = of.latestOffset(offset, limit)
-        ranges.change(random)
+        split_perhaps()
         of = random.choice([of, reader()])
         found = read(of, offset, end)
         if random.random() < 0.3:  # it was not written to the end: the same again
-            ranges.change(random)
-            assert read(reader(), offset, end) == found
+            split_perhaps()
+            assert _in_order(read(reader(), offset, end)) == _in_order(found)
         seen += [(row["key"], row["value"]) for row in found]
         offset = logged(end)
     while (end := of.latestOffset(offset, limit)) != offset:
@@ -192,4 +210,4 @@ def test_each_change_is_read_once_while_ranges_change_at_any_moment(
     for letter in LETTERS:  # each key in the order of its changes
         key = letter.encode()
         assert [v for k, v in seen if k == key] == [v for k, v in written if k == key]
-    assert ranges.changes > 20
+    assert len(store.db.ranges()) > 5
