@@ -19,3 +19,17 @@ def test_a_stream_whose_driver_is_killed(tmp_path: Path) -> None:
         print(*chaos.log, sep="\n")  # noqa: T201
         raise
     assert "stream: dead: driver" in chaos.log
+
+
+@pytest.mark.timeout(900)
+def test_a_stream_whose_ranges_split_while_its_driver_and_its_workers_are_killed(
+    tmp_path: Path,
+) -> None:
+    chaos = Run(5, tmp_path, "follow", LOCAL, rows=200, deaths=1, strikes=["worker"], splits=3)
+    try:
+        chaos.run()
+    except BaseException:
+        print(*chaos.log, sep="\n")  # noqa: T201
+        raise
+    assert "follow: dead: driver" in chaos.log
+    assert sum("begins at" in each for each in chaos.log) == 9

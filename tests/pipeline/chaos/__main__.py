@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1, help="of the store (default: 1)")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--deaths", type=int, default=2, help="of the driver, in each run")
+    parser.add_argument("--splits", type=int, default=0, help="of ranges, in each life and strike")
     told = parser.parse_args()
     began, failed = time.monotonic(), []
     for seed, work in _all_runs(told):
@@ -54,7 +55,7 @@ def run(seed: int, work: str, told: argparse.Namespace) -> bool:
     with TemporaryDirectory(prefix="postroom-chaos-") as folder:
         made = Run(
             seed, Path(folder), work, told.master, nodes=told.nodes, rows=told.rows,
-            deaths=told.deaths,
+            deaths=told.deaths, splits=told.splits,
         )  # fmt: skip
         began = time.monotonic()
         try:
@@ -64,7 +65,7 @@ def run(seed: int, work: str, told: argparse.Namespace) -> bool:
             print(  # noqa: T201
                 f"failed; once more: python -m tests.pipeline.chaos --seed {seed} --runs 1 "
                 f"--works {work} --master '{told.master}' --nodes {told.nodes} "
-                f"--rows {told.rows} --deaths {told.deaths}",
+                f"--rows {told.rows} --deaths {told.deaths} --splits {told.splits}",
                 flush=True,
             )
             return False

@@ -85,6 +85,18 @@ class Work:
         folder = str(Path(self.told.folder) / "checkpoint")
         writer.option("checkpointLocation", folder).start().awaitTermination()
 
+    def follow(self) -> None:
+        """Write each change of ``in/`` into files, until the program is killed."""
+        changes = self.reader(
+            self.spark.readStream, table="changes", start=self.told.at, prefix="in/",
+            max_rows=self.told.rows,
+        )  # fmt: skip
+        rows = changes.schema("key string, value string, timestamp bigint").load()
+        rows = rows.repartition(self.told.partitions).mapInArrow(slowly, rows.schema)
+        writer = rows.writeStream.format("parquet")
+        writer.option("checkpointLocation", str(Path(self.told.folder) / "checkpoint"))
+        writer.start(str(Path(self.told.folder) / "followed")).awaitTermination()
+
     def write_a_batch(self) -> None:
         """Count under ``w/``, as a batch that may be written again and again."""
         self.write(self.rows("w/"), mode="increment", query="batch", batch="0")
@@ -104,6 +116,7 @@ class Work:
 WORKS: dict[str, Callable[[Work], None]] = {
     "read": Work.read,
     "stream": Work.stream,
+    "follow": Work.follow,
     "write": Work.write_a_batch,
     "once": Work.write_once,
     "load": Work.load,

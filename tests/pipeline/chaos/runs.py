@@ -40,6 +40,7 @@ class Run:
         rows: of the work.
         deaths: lives of the program that end with the death of the driver.
         strikes: who dies before that, in each life; none: drawn.
+        splits: how often a range splits when a life begins, and after each strike.
 
     Attributes:
         log: what was done.
@@ -47,7 +48,7 @@ class Run:
 
     def __init__(
         self, seed: int, folder: Path, work: str, master: str = CLUSTER, *, nodes: int = 1,
-        rows: int = 2000, deaths: int = 2, strikes: Sequence[str] = (),
+        rows: int = 2000, deaths: int = 2, strikes: Sequence[str] = (), splits: int = 0,
     ) -> None:  # fmt: skip
         self.random = Random(f"{seed} {work}")
         self.log: list[str] = []
@@ -58,6 +59,7 @@ class Run:
         self._rows = rows
         self._deaths = deaths
         self._strikes = strikes
+        self._splits = splits
         self._partitions = 1
         self._waiting = threading.Event()
 
@@ -89,6 +91,7 @@ class Run:
             str(self._folder), "--master", self._master, "--partitions", str(self._partitions),
             *work.arguments(),
         )  # fmt: skip
+        self._split(work)
         work.steps = lambda: program.steps
         if work.steps_most:
             work.kill_after = self.random.randrange(work.steps_most) + 1
@@ -118,6 +121,7 @@ class Run:
             else:
                 self._note(f"dead: {program.kill_worker(self.random) or 'no worker'}")
             work.go_on()
+            self._split(work)
         if self._is_in_the_middle(program, work):
             after = f" after step {work.steps()}" if work.steps_most else ""
             self._note(f"dead: {program.kill_driver()}{after}")
@@ -134,6 +138,15 @@ class Run:
         )  # fmt: skip
         self._waiting.wait(self.random.uniform(0.0, work.moment_seconds))  # anywhere in the middle
         return program.runs
+
+    def _split(self, work: Work) -> None:
+        """Split ranges while the program plans or reads."""
+        for _ in range(self._splits):
+            starts = {each.start for each in work.db.ranges()}
+            left = [key for key in work.cuts if key not in starts]
+            if left:
+                made = work.db.split(self.random.choice(left))
+                self._note(f"range {made.id} begins at {made.start!r}")
 
     def _kill_the_leader(self, work: Work, processes: ClusterProcesses) -> None:
         node = processes.nodes[0] if self._nodes == 1 else processes.leader(work.db)

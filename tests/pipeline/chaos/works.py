@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ class Work:
         name: of the program's work.
         again: whether the program is started anew until it has done its work.
         endless: it never ends by itself: it has done its work when :meth:`check` says so.
+        cuts: the keys at which its ranges may be split meanwhile.
     """
 
     steps_most: ClassVar[int] = 0
@@ -36,6 +38,7 @@ class Work:
     name = ""
     again = True
     endless = False
+    cuts: ClassVar[tuple[bytes, ...]] = ()
 
     def __init__(self, db: postroom.Database, folder: Path, rows: int) -> None:
         self.db = db
@@ -85,6 +88,7 @@ class Read(Work):
     """A data frame at one timestamp, while the store changes."""
 
     name = "read"
+    cuts = tuple(b"in/%d/%07d" % (part, number) for part in range(READ_PARTS) for number in (0, 99))
 
     def prepare(self) -> None:
         self._fill(b"then")
@@ -158,6 +162,41 @@ class Stream(Work):
         assert self.counted(b"out/") == self.expected()
 
 
+class Follow(Stream):
+    """Changes of a store become rows of files, in a table whose log tells which files count."""
+
+    name = "follow"
+    cuts = tuple(b"in/%d" % number for number in range(17))
+
+    def has_begun(self) -> bool:
+        return bool(self._found())
+
+    def progress(self) -> object:
+        return len(self._found())
+
+    def _found(self) -> list[tuple[str, str, int]]:
+        """Return the key, the value and the timestamp of each row."""
+        import pyarrow.parquet as pq  # noqa: PLC0415 - needs the extra
+
+        table = self.folder / "followed"
+        log = (table / "_spark_metadata").glob("[0-9]*")  # the ninth has the eight before, too
+        files = {
+            json.loads(line)["path"] for each in log for line in each.read_text().split("\n")[1:]
+        }
+        return [
+            (row["key"], row["value"], row["timestamp"])
+            for name in files
+            for row in pq.read_table(table / Path(name).name).to_pylist()
+        ]
+
+    def check(self) -> None:
+        while self._written < self.rows:
+            self.go_on()
+        found = sorted(self._found(), key=lambda row: row[2])
+        assert [int(value) for _, value, _ in found] == [*range(self.rows)]
+        assert all(key == f"in/{int(value) % 17}" for key, value, _ in found)
+
+
 class Write(Work):
     """A data frame that is a batch."""
 
@@ -193,6 +232,8 @@ class Load(Work):
         assert found == {key: key for key in keys}
 
 
-WORKS: dict[str, type[Work]] = {each.name: each for each in (Read, Stream, Write, Once, Load)}
+WORKS: dict[str, type[Work]] = {
+    each.name: each for each in (Read, Stream, Follow, Write, Once, Load)
+}
 
 __all__: list[Any] = ["WORKS", "Work"]
