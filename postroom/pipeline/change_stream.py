@@ -81,9 +81,13 @@ class SeenChanges(NamedTuple):
     until: int
     changes: list[CommittedChange]
 
+    def has(self, after: int, until: int) -> bool:
+        """Return whether these are all changes after one timestamp, and up to another."""
+        return self.after == after and until <= self.until
+
 
 class StepPart(InputPartition):
-    """The part of a batch that one task reads; its ``value`` is a step."""
+    """The part of a batch that one task reads; its ``value`` is a tuple of steps."""
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -140,7 +144,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._cut(position, limit) or self._beyond_quiet(position)
         if until is None:
             return start
-        return {**offsets.everywhere(self._ranges(), until), **self._lag(until)}
+        is_small = self._seen is not None and self._seen.has(position, until)
+        end = offsets.everywhere(self._ranges(), until)
+        return {**end, "small": is_small, **self._lag(until)}
 
     def _lag(self, position: int) -> dict[str, Any]:
         """Return how far a batch that ends at ``position`` is behind the newest change.
@@ -173,17 +179,18 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the parts of the batch between two offsets."""
         self._protect(start)
-        return [StepPart(step) for step in offsets.steps(start, end)]
+        return [StepPart(steps) for steps in offsets.parts(start, end)]
 
     def prefetched(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows of a batch, if they were seen when the batch was made."""
-        seen, steps = self._seen, offsets.steps(start, end)
+        """Return the rows of a batch of one task, if they were seen when the batch was made."""
+        seen, parts = self._seen, offsets.parts(start, end)
         can_be_sent = not self._options.format and tables.is_plain(self._schema, "changes")
-        if seen is None or not steps or not can_be_sent:
+        if seen is None or len(parts) != 1 or not can_be_sent:
             return None
-        if any(step.after != seen.after or step.until > seen.until for step in steps):
+        (steps,) = parts
+        if not all(seen.has(step.after, step.until) for step in steps):
             return None
         return chain.from_iterable(self._rows_in(step, seen.changes) for step in steps)
 
@@ -335,10 +342,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of one step."""
-        if not isinstance(partition, StepPart):
-            return
-        step: RangeStep = partition.value
+        """Yield the changes of a part, step by step."""
+        if isinstance(partition, StepPart):
+            for step in partition.value:
+                yield from self._read(step)
+
+    def _read(self, step: RangeStep) -> Iterator[pa.RecordBatch]:
         db, after = self._db, step.after
         for _ in range(2):
             part, work = self._task(step, after)

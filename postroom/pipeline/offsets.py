@@ -2,10 +2,10 @@
 
 ::
 
-    {"version": 1, "ranges": {"<range id>": {"generation", "start", "end", "position"}}}
+    {"version": 1, "ranges": {"<range id>": {"generation", "start", "end", "position"}}, "small"}
 
 Keys are hexadecimal text; an empty ``end`` is none. Everything that a batch reads is in its two
-offsets (:func:`steps`). A batch that is planned again, in another process and after the ranges have
+offsets (:func:`parts`). A batch that is planned again, in another process and after the ranges have
 changed, reads the same changes.
 """
 
@@ -110,6 +110,14 @@ def steps(start: dict[str, Any], end: dict[str, Any]) -> list[RangeStep]:
                     RangeStep(each.range_id, each.generation, span, earlier.position, each.position)
                 )
     return found
+
+
+def parts(start: dict[str, Any], end: dict[str, Any]) -> list[tuple[RangeStep, ...]]:
+    """Return the steps between two offsets by tasks: one task has all of a small batch."""
+    found = steps(start, end)
+    if end.get("small"):
+        return [tuple(found)] if found else []
+    return [(each,) for each in found]
 
 
 def _common(one: Span, other: Span) -> Span | None:

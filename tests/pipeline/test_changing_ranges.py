@@ -44,18 +44,17 @@ def planned(of: ChangeReader, start: Offset, end: Offset) -> list[Any]:
     steps = []
     for part in of.partitions(logged(start), logged(end)):
         assert isinstance(part, StepPart)
-        steps.append(part.value)
+        steps += part.value
     return steps
 
 
 def read(of: ChangeReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
-    """Return the rows of all tasks; each has those of its own step."""
+    """Return the rows of all tasks; each has those of its own steps."""
     found = []
     for part in of.partitions(logged(start), logged(end)):
         assert isinstance(part, StepPart)
-        step = part.value
         for row in batches(of.read(part), SCHEMA):
-            assert holds(step.span, row["key"])
+            (step,) = (each for each in part.value if holds(each.span, row["key"]))
             assert step.after < row["timestamp"] <= step.until
             assert row["range"] == step.range_id
             found.append(row)
@@ -145,6 +144,8 @@ def test_a_small_batch_of_many_ranges_goes_to_spark_with_its_plan(store: Store) 
     split(store, "t")
     sent = of.prefetched(logged(start), logged(end))
     assert sent is not None
+    assert len(of.partitions(start, end)) == 1  # as Spark wants it then
+    assert len(planned(of, start, end)) == 4
     assert _in_order(batches(sent, SCHEMA)) == _in_order(read(reader(), start, end))
 
 

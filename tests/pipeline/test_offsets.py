@@ -48,6 +48,15 @@ def test_a_merge_goes_on_for_each_piece_where_that_was_read() -> None:
     ]
 
 
+def test_a_small_batch_is_read_by_one_task_and_any_other_one_by_a_task_for_each_range() -> None:
+    start = offset((1, 1, b"", None, 10))
+    end = offset((1, 2, b"", b"m", 20), (2, 2, b"m", None, 20))
+    each = offsets.steps(start, end)
+    assert offsets.parts(start, end) == [(each[0],), (each[1],)]
+    assert offsets.parts(start, {**end, "small": True}) == [tuple(each)]
+    assert offsets.parts(start, {**start, "small": True}) == []
+
+
 def test_an_offset_of_another_version_is_refused() -> None:
     with pytest.raises(Invalid, match="version 2"):
         offsets.read({"version": 2, "ranges": {}})
