@@ -30,6 +30,7 @@ class Work:
         name: of the program's work.
         again: whether the program is started anew until it has done its work.
         endless: it never ends by itself: it has done its work when :meth:`check` says so.
+        stages: it writes rows, or loads them.
         cuts: the keys at which its ranges may be split meanwhile.
     """
 
@@ -38,6 +39,7 @@ class Work:
     name = ""
     again = True
     endless = False
+    stages = True
     cuts: ClassVar[tuple[bytes, ...]] = ()
 
     def __init__(self, db: postroom.Database, folder: Path, rows: int) -> None:
@@ -88,6 +90,7 @@ class Read(Work):
     """A data frame at one timestamp, while the store changes."""
 
     name = "read"
+    stages = False
     cuts = tuple(b"in/%d/%07d" % (part, number) for part in range(READ_PARTS) for number in (0, 99))
 
     def prepare(self) -> None:
@@ -166,6 +169,7 @@ class Follow(Stream):
     """Changes of a store become rows of files, in a table whose log tells which files count."""
 
     name = "follow"
+    stages = False
     cuts = tuple(b"in/%d" % number for number in range(17))
 
     def has_begun(self) -> bool:
