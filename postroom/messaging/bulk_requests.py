@@ -76,7 +76,8 @@ class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``ScanRecords``. A page may be empty and yet not the last.
 
     Attributes:
-        range_id: the range that it was read in.
+        range_id: the range that had the records; at a timestamp that is protected as a whole, the
+            one of then.
         rows: the number of records.
         columns: the columns by name, in the order of the table.
         resume: the ``cursor`` of the next page; ``None``: this was the last one.
