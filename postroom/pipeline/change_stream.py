@@ -81,10 +81,6 @@ class SeenChanges(NamedTuple):
     until: int
     changes: list[CommittedChange]
 
-    def has(self, after: int, until: int) -> bool:
-        """Return whether these are all changes after one timestamp, and up to another."""
-        return self.after == after and until <= self.until
-
 
 class StepPart(InputPartition):
     """The part of a batch that one task reads; its ``value`` is a tuple of steps."""
@@ -144,9 +140,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._cut(position, limit) or self._beyond_quiet(position)
         if until is None:
             return start
-        is_small = self._seen is not None and self._seen.has(position, until)
         end = offsets.everywhere(self._ranges(), until)
-        return {**end, "small": is_small, **self._lag(until)}
+        return {**end, "small": self._has_seen(position, until), **self._lag(until)}
 
     def _lag(self, position: int) -> dict[str, Any]:
         """Return how far a batch that ends at ``position`` is behind the newest change.
@@ -190,9 +185,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if seen is None or len(parts) != 1 or not can_be_sent:
             return None
         (steps,) = parts
-        if not all(seen.has(step.after, step.until) for step in steps):
+        if not all(self._has_seen(step.after, step.until) for step in steps):
             return None
         return chain.from_iterable(self._rows_in(step, seen.changes) for step in steps)
+
+    def _has_seen(self, after: int, until: int) -> bool:
+        """Return whether all changes after one timestamp, and up to another, have been seen."""
+        seen = self._seen
+        return seen is not None and seen.after == after and until <= seen.until
 
     def _rows_in(self, step: RangeStep, changes: list[CommittedChange]) -> list[pa.RecordBatch]:
         inside = [each for each in changes if holds(step.span, each.key)]
