@@ -144,7 +144,7 @@ def test_a_small_batch_of_many_ranges_goes_to_spark_with_its_plan(store: Store) 
     split(store, "t")
     sent = of.prefetched(logged(start), logged(end))
     assert sent is not None
-    assert len(of.partitions(start, end)) == 1  # as Spark wants it then
+    assert len(of.partitions(start, end)) == 1  # Spark takes rows for one part only
     assert len(planned(of, start, end)) == 4
     assert _in_order(batches(sent, SCHEMA)) == _in_order(read(reader(), start, end))
 
