@@ -102,7 +102,7 @@ def _without(found: list[tuple[Any, ...]], name: str) -> list[Any]:
 def test_a_task_whose_range_has_split_since_its_plan_reads_each_row_once(
     served: Served, table: str
 ) -> None:
-    """So does one that is repeated; others write meanwhile."""
+    """A task that is repeated reads the same, though others write meanwhile."""
     served.split(*CUTS)
     made = served.source(table, part_bytes=1)
     schema = only(made.schema())
