@@ -551,6 +551,8 @@ LEASE_SECONDS_MAX: Final = 366 * 86400.0
 """The time after which a lease ends at the latest, whatever was asked for."""
 QUEUE_LEASED_MAX: Final = 100_000
 """Messages of a queue that are leased at a time in one range: they are in memory."""
+SLOTS_MAX: Final = 1_000_000_000
+"""The greatest ``max_concurrency`` of a queue; a greater ``max_rate`` is refused, too."""
 QUEUE_BACKOFF_SECONDS_MAX: Final = 3600.0
 """The longest wait after an attempt that failed, without settings of its queue."""
 QUEUE_SETTING_SECONDS_MAX: Final = 366 * 86400.0

@@ -30,6 +30,7 @@ from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.definitions import VERSION_KEY
 from postroom.messaging.queues.dropping import DropTeller
 from postroom.messaging.queues.news import DefinitionNews
+from postroom.messaging.queues.slot_sharing import SlotAsker, SlotSharer
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
@@ -363,7 +364,16 @@ def _services_of_root(
 ) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
     untold = made.messaging.queues.untold
     drops = DropTeller(untold, node.calls, hosted.upkeep, made.drops)
-    return {"protections": _teller(hosted, node, made.replica).run, "dropped queues": drops.run}
+    create, pools = hosted.wake_ups.create, made.messaging.queues.pools
+    sharer = SlotSharer(
+        pools, node.calls, node.tasks.monotonic, node.tasks.sleep, create(), create()
+    )
+    pools.on_asked = sharer.wake_up.set
+    return {
+        "protections": _teller(hosted, node, made.replica).run,
+        "dropped queues": drops.run,
+        "shares of slots": sharer.run,
+    }
 
 
 def _services(
@@ -392,11 +402,17 @@ def _services(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
         create(), node.settings, options.first_words,
     )  # fmt: skip
+    asker = SlotAsker(
+        hosted.range_id, replica.bounds, queues.slots, queues.in_use, node.calls, tasks.sleep,
+        create(),
+    )  # fmt: skip
+    queues.slots.on_hungry = asker.wake_up.set
     return Services(tasks, {
         "dispatcher": Mover(DELIVER_DUE, upkeep, made.deliveries, *moving).run,
         "executor": Mover(EXECUTE_DUE, upkeep, made.executions, *moving).run,
         "outgoing": sending.run,
         "attempts": lambda: messaging.attempts.run(upkeep),
+        "slots": asker.run,
         "queues": Advancer(queues, upkeep, made.advances).run,
         "collector": collector.run,
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),

@@ -27,7 +27,7 @@ from postroom.limits import (
     CALLS_TOGETHER_BYTES_MAX,
 )
 from postroom.messaging.handover.requests import HandOver
-from postroom.messaging.queues.requests import LearnDefinitions
+from postroom.messaging.queues.requests import AskForSlots, LearnDefinitions, LeaveSlots
 from postroom.protocol.failures import Failure
 from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, Transport
@@ -40,13 +40,14 @@ CALL_FRAME: Final = b"\xc1"
 
 if TYPE_CHECKING:
     CarriedRequest: TypeAlias = (
-        HandOver | LearnDefinitions | NewRangeId | NoteRefusals | Prepare[Any] | Resolve | Push
-    )
+        AskForSlots | HandOver | LearnDefinitions | LeaveSlots | NewRangeId | NoteRefusals
+        | Prepare[Any] | Resolve | Push
+    )  # fmt: skip
 else:
     CarriedRequest = any_of(
         (
-            HandOver, LearnDefinitions, NewRangeId, NoteRefusals, Prepare[REQUESTS.write], Resolve,
-            Push,
+            AskForSlots, HandOver, LearnDefinitions, LeaveSlots, NewRangeId, NoteRefusals,
+            Prepare[REQUESTS.write], Resolve, Push,
         )
     )  # fmt: skip
 """The requests that leaseholders send to each other."""

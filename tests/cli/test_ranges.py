@@ -62,10 +62,6 @@ def test_a_range_is_split_at_a_key(tmp_path: Path) -> None:
     assert failed_with(told, 1, "range 2 begins at", "within it")
     with postroom.open(tmp_path / "store") as db:
         assert (db.get(b"a"), db.get(b"n")) == (b"1", b"2")
-    with postroom.open(tmp_path / "other") as db:
-        db.create_queue("orders", max_concurrency=1)
-    told = invoke("range", "split", "c", "--path", str(tmp_path / "other"))
-    assert failed_with(told, 1, "'orders'")
 
 
 def test_ranges_are_told_at_which_size_they_split(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from postroom.errors import Invalid
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.listing import RangeInfo
@@ -37,6 +38,11 @@ def upkeep(store: Store, hosted: HostedRange, request: Any) -> Any:
     if error is not None:
         raise error
     return result
+
+
+def refuse(*_: Any) -> None:
+    """Refuse a split, in place of the check whether a range can be divided."""
+    raise Invalid("the range has something that cannot be divided")
 
 
 def new_id(store: Store) -> int:

@@ -11,7 +11,6 @@ import pytest
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.messaging.queues.learning import Learning, learned_version
-from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import (
     ClaimQueue,
@@ -148,18 +147,6 @@ def test_a_lease_that_begins_anew_knows_the_queues(store: Store) -> None:
     replica.begin_anew()
     store.advance(0.1)
     assert claim(store, b"z") == [b"z"]
-
-
-@pytest.mark.parametrize(
-    "settings", [{"max_concurrency": 7}, {"max_rate": 10.0}], ids=["concurrency", "rate"]
-)
-def test_limits_of_the_whole_queue_are_refused(store: Store, settings: dict[str, Any]) -> None:
-    with pytest.raises(Invalid, match="store of one range"):
-        create(store, **settings)
-    create(store, group_max_concurrency=7)
-    with pytest.raises(Invalid, match="store of one range"):
-        commit(store, UpdateQueue(Q, settings))
-    assert [each.name for each in ask(store, ReadQueues())] == [Q]
 
 
 def test_the_order_of_a_queue_does_not_change(store: Store) -> None:

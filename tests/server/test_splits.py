@@ -32,7 +32,17 @@ from postroom.ranges.state import RangeState
 from postroom.ranges.sweep import SWEEP_RECORD
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
-from tests.server.splitting import ask, counters, hosted, new_id, prepare, spans, split, upkeep
+from tests.server.splitting import (
+    ask,
+    counters,
+    hosted,
+    new_id,
+    prepare,
+    refuse,
+    spans,
+    split,
+    upkeep,
+)
 
 KEYS = (b"a", b"m", b"n", b"z")
 
@@ -264,7 +274,7 @@ def test_the_messages_of_a_queue_are_claimed_in_both_halves(store: Store) -> Non
     split(store, b"b")
 
 
-def test_a_split_is_given_up_if_a_queue_with_a_limit_was_made_meanwhile(
+def test_a_split_is_given_up_if_something_came_that_cannot_be_divided(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as held:
@@ -272,10 +282,10 @@ def test_a_split_is_given_up_if_a_queue_with_a_limit_was_made_meanwhile(
         prepare(store, b"m")
         waits = Asked(AwaitSplit(b"m"))
         store.node.replicas.submit(waits)
-        store.db.create_queue("orders", max_concurrency=3)
         store.advance(1.0)
+    monkeypatch.setattr("postroom.messaging.halves.MessagingHalves.check", refuse)
     store.advance(1.0)
-    assert "max_rate ('orders')" in str(waits.answers[0][1])
+    assert "cannot be divided" in str(waits.answers[0][1])
     assert spans(store) == [(1, b"", None)]
 
 

@@ -10,6 +10,7 @@ import pytest
 from postroom.errors import Invalid, Unavailable
 from postroom.kv.engine import Engine
 from postroom.limits import SPLIT_BYTES_MIN
+from postroom.messaging.halves import MessagingHalves
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import Role
 from postroom.ranges.listing import ListRanges, RangeInfo
@@ -19,6 +20,7 @@ from postroom.ranges.split.by_size import REFUSED_SECONDS, RETRY_SECONDS, key_to
 from tests.client.stores import Store
 from tests.remote.streams import Streams
 from tests.server.hosting import ThreeNodes
+from tests.server.splitting import refuse
 
 MIB = 1 << 20
 VALUE = bytes(100_000)
@@ -118,16 +120,16 @@ def test_a_range_whose_bytes_lie_under_one_key_is_not_split_nor_tried_again_at_o
 
 
 def test_a_range_that_cannot_be_split_is_told_once_in_ten_minutes(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.db.create_queue("queue", max_concurrency=1)
+    monkeypatch.setattr(MessagingHalves, "check", refuse)
     fill(store)
     store.advance(REFUSED_SECONDS)
     assert len(ranges_of(store)) == 1
     assert store.db.get(b"key/000") == VALUE
     told = [each for each in caplog.messages if "larger than ranges are to be" in each]
     assert 1 <= len(told) <= 2
-    assert "queue" in told[0]
+    assert "cannot be divided" in told[0]
 
 
 def test_the_leader_of_another_range_gets_its_ids_from_the_root() -> None:

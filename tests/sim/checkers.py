@@ -112,6 +112,8 @@ class Content:
     """
     index: bytes = keys.QUEUES
     """The index of queues that is in use."""
+    slots: dict[bytes, bytes] = field(default_factory=dict)
+    """The slots of queues that the range owns, and pools of slots, by name."""
     said: dict[bytes, bytes] = field(default_factory=dict)
     """Bodies and states of their messages, and pointers to them."""
     collected: int = 0
@@ -203,6 +205,8 @@ def _read_range_record(content: Content, name: bytes, stored: bytes) -> None:
         content.counters = check_sums(decode_applied(stored).sums)
     elif name == b"collected":
         content.collected = _number(stored)
+    elif name.startswith((b"slots ", b"pool ")):
+        content.slots[name] = stored
 
 
 def _read_spanning(content: Content, kind: bytes, rest: bytes, stored: bytes) -> None:

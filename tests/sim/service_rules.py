@@ -8,11 +8,12 @@ from postroom.ranges.nodes import NodeStatus
 from tests.sim import checkers
 
 SERVICES: Final = (
-    "dispatcher", "executor", "outgoing", "attempts", "queues", "collector", "feed", "membership",
-    "split", "transactions", "split by size", "protections", "dropped queues",
+    "dispatcher", "executor", "outgoing", "attempts", "slots", "queues", "collector", "feed",
+    "membership", "split", "transactions", "split by size", "protections", "dropped queues",
+    "shares of slots",
 )  # fmt: skip
 """The names of the services of the first range, in the order in which a node tells them."""
-OF_ROOT: Final = frozenset({"protections", "dropped queues"})
+OF_ROOT: Final = frozenset({"protections", "dropped queues", "shares of slots"})
 """The services that run only where the first range is served."""
 
 

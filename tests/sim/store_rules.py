@@ -6,6 +6,7 @@
 * **Once**: no message, and no update, is in two places, but for those in transit.
 * **Order**: the messages of a sender to a key arrive in the order in which they were sent.
 * **Delivered**: what was delivered is in inboxes, or was reaped, in whatever range.
+* **Slots**: none is lost, and no more messages are leased (:mod:`.slot_rules`).
 * **Homes**: a message of a queue lies in one place, and its id leads there (:mod:`.home_rules`).
 
 They hold for what an embedded store reads, and in a cluster when nothing is under way any more.
@@ -29,6 +30,7 @@ from tests.messaging.queues.division import check_copies
 from tests.sim import checkers
 from tests.sim.checkers import Content, engine_spans, ranges_on, read_content, require
 from tests.sim.home_rules import check_homes
+from tests.sim.slot_rules import check_slots
 
 
 def check_disk(disk: SortedMap) -> Content:
@@ -154,4 +156,7 @@ def _owner(contents: Sequence[Content], key: bytes) -> Content:
     raise checkers.Broken(f"nobody owns {key!r}")
 
 
-CHECKERS: Final = (check_spans, check_transit, check_arrivals, check_delivered, check_homes)
+CHECKERS: Final = (
+    check_spans, check_transit, check_arrivals, check_delivered, check_homes,
+    check_slots,
+)  # fmt: skip

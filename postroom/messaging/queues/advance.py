@@ -100,6 +100,7 @@ class Advance:
         manager, now = self._manager, self._manager.host.monotonic()
         manager.begin(self._ctx)
         manager.free_groups(now)
+        manager.host.slots.settle(self._ctx, manager)
         more = self._give_back(messages_max)
         more |= self._expire(now, messages_max)
         more |= self.become_due(messages_max)
@@ -258,6 +259,7 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) 
             return True
         if manager.names_all:
             ctx.writes[manager.layout.counters] = None
+            manager.host.slots.forget(ctx, manager.definition.number)
             return False
         return _go_on(ctx, manager, keys.DATA)
     if manager.empty_from < _REST:
@@ -367,6 +369,7 @@ def _delete_rest(ctx: Evaluation, manager: Manager, keys_max: int) -> bool:
         ctx.grow(len(key))
         ctx.steps += 1
     ctx.writes[layout.counters] = None
+    manager.host.slots.forget(ctx, manager.definition.number)
     return False
 
 

@@ -6,7 +6,7 @@ since its queue is damaged here, becomes a dead letter.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -14,16 +14,23 @@ from postroom.errors import Invalid, Unavailable, shorten
 from postroom.messaging.queues.crossing import (
     EndPointer,
     EnqueueById,
+    GrantSlots,
     PlaceMessage,
     PointTo,
     ReplaceMessage,
+    ReturnSlots,
+    TakeSlots,
     decode,
 )
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.records import QueueLayout
+from postroom.messaging.queues.slot_moves import SlotMoves
+from postroom.messaging.queues.slot_pool import SlotPools
 from postroom.messaging.requests import Deliverable
 from postroom.ranges.evaluation import Evaluation
+
+AnyChange: TypeAlias = PlaceMessage | EnqueueById | ReplaceMessage | PointTo | EndPointer
 
 
 class Arrivals:
@@ -33,9 +40,19 @@ class Arrivals:
         range_id: the id of the range.
         directory: its queues.
         enqueueing: what enqueues in them.
+        slots: their slots; ``pools``: at the root, those of all ranges.
     """
 
-    def __init__(self, range_id: int, directory: Directory, enqueueing: Enqueueing) -> None:
+    def __init__(
+        self,
+        range_id: int,
+        directory: Directory,
+        enqueueing: Enqueueing,
+        slots: SlotMoves,
+        pools: SlotPools,
+    ) -> None:
+        self._slots = slots
+        self._pools = pools
         self._range_id = range_id
         self._directory = directory
         self._enqueueing = enqueueing
@@ -56,6 +73,15 @@ class Arrivals:
             isinstance(change, EndPointer) or self._directory.stands(change.queue, change.number)
         ):
             return
+        if isinstance(change, GrantSlots):
+            self._slots.arrive(ctx, self._directory.known(change.queue), change)
+        elif isinstance(change, ReturnSlots | TakeSlots):
+            self._pools.arrive(ctx, change)
+        else:
+            self._take_message(ctx, change)
+
+    def _take_message(self, ctx: Evaluation, change: AnyChange) -> None:
+        """Carry out a change of a message, or of its pointer."""
         match change:
             case PlaceMessage():
                 self._enqueueing.place(ctx, change.message)

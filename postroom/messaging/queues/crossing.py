@@ -9,6 +9,7 @@
     follower, tick ─────── EnqueueById ──▶ the same, if it is new
     id that is there ────────────────────▶ pointer ─ ReplaceMessage ▶ replaced, if it was not fired
                                            no pointer ◀─ EndPointer ──  purged
+    root ── GrantSlots ──▶ range ── ReturnSlots, TakeSlots ──▶ root      (:mod:`.slots`)
 
 A message with a group and a made-up id is placed by its commit: the range of its group takes part.
 Only its pointer goes out, if the id is of another range.
@@ -36,6 +37,7 @@ from postroom.messaging.queues.requests import (
     QueueMessageId,
     QueueName,
 )
+from postroom.messaging.queues.slots import Limit, SlotNumber, SomeSlots
 from postroom.messaging.requests import Deliverable
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Count, Key
@@ -92,7 +94,36 @@ class EndPointer(Crossing, frozen=True, tag="end_pointer"):
     id: QueueMessageId
 
 
-AnyCrossing: TypeAlias = PlaceMessage | EnqueueById | ReplaceMessage | PointTo | EndPointer
+class GrantSlots(Crossing, frozen=True, tag="grant_slots"):
+    """Slots of the pool for a range.
+
+    Attributes:
+        told: the limit for which the root has counted.
+    """
+
+    limit: Limit
+    told: SlotNumber
+    slots: SomeSlots
+
+
+class ReturnSlots(Crossing, frozen=True, tag="return_slots"):
+    """Slots that go back to the pool."""
+
+    limit: Limit
+    slots: SomeSlots
+
+
+class TakeSlots(Crossing, frozen=True, tag="take_slots"):
+    """Slots that messages of a range held before there was a limit: the pool is without them."""
+
+    limit: Limit
+    slots: SomeSlots
+
+
+AnyCrossing: TypeAlias = (
+    PlaceMessage | EnqueueById | ReplaceMessage | PointTo | EndPointer | GrantSlots | ReturnSlots
+    | TakeSlots
+)  # fmt: skip
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(AnyCrossing).decode

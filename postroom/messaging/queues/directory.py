@@ -250,17 +250,21 @@ class Directory:
         return {each.name: each for each in known if not each.dropped}, dropped, unreadable
 
     def dropped_here(self, reader: Reader) -> list[QueueDefinition]:
-        """Return the queues that have counters in this range, and were dropped."""
+        """Return the queues that have counters or slots in this range, and were dropped."""
         news, prefix = self._news, keys.queue_counters_prefix(self._range_id, self._host.index)
         if news.unreadable:
             return []  # each of the numbers may be one of theirs
         there = {each.number for each in (*news.by_name.values(), *self.defined.values())}
-        numbers = [
-            int(key[len(prefix) :]) for key, _ in reader.iterate(prefix, keys.after_prefix(prefix))
-        ]
+        numbers = {
+            *(
+                int(key[len(prefix) :])
+                for key, _ in reader.iterate(prefix, keys.after_prefix(prefix))
+            ),
+            *self._host.slots.owners(reader),
+        }
         return [
             QueueDefinition(f"number {number}", number, 0, NOBODY_KNOWS, dropped=True)
-            for number in numbers
+            for number in sorted(numbers)
             if number not in there and number <= news.highest
         ]
 
@@ -400,11 +404,11 @@ class Directory:
 
     def _create(self, ctx: Evaluation, request: CreateQueue) -> None:
         self.check_root(f"the queue {request.name!r} was not made")
-        self._check_limits(request.name, request.settings)
         definition = self.definitions.create(ctx, request)
         if definition is None:
             self._check_not_damaged(request.name, self.definitions.read(ctx, request.name))
             return
+        self._count_slots(ctx, definition)
         manager = Manager(self._range_id, definition, self._host)
         manager.ready.nothing_is_stored()
         self._changes(ctx)[definition.number] = manager
@@ -420,7 +424,6 @@ class Directory:
         self.check_root(f"the queue {request.name!r} was not changed")
         manager, before = self.find(ctx, request.name)
         definition = self.definitions.update(ctx, request)
-        self._check_limits(request.name, definition.settings)
         is_empty = not (manager.counted.live or any(note[0] is manager for note in ctx.notes))
         if definition.settings.order != before.order and not is_empty:
             raise Invalid(
@@ -432,8 +435,14 @@ class Directory:
                 f"the queue {request.name!r} was not changed: its order can change only in a store "
                 "of one range: make another queue"
             )
+        self._count_slots(ctx, definition)
         self._changes(ctx)
         ctx.after.append(lambda: self._changed(definition))
+
+    def _count_slots(self, ctx: Evaluation, definition: QueueDefinition) -> None:
+        """Count the slots of a queue in a store of several ranges."""
+        if not self._host.bounds.is_whole:
+            self._host.pools.change(ctx, definition.number, definition.settings)
 
     def _changed(self, definition: QueueDefinition) -> None:
         manager, known = self.manager(definition.name), self._set_aside.get(definition.name)
@@ -463,14 +472,6 @@ class Directory:
             raise Invalid(
                 f"{nothing}: a store of several ranges changes queues in their first one: do that "
                 "in a transaction of its own"
-            )
-
-    def _check_limits(self, name: str, settings: QueueSettings) -> None:
-        has_limits = settings.max_concurrency is not None or settings.max_rate is not None
-        if has_limits and not self._host.bounds.is_whole:
-            raise Invalid(
-                f"the queue {name!r} was not changed: max_concurrency and max_rate need a store of "
-                "one range; group_max_concurrency and group_max_rate do not"
             )
 
     def _has_dropped(self, name: str, dropped: list[QueueDefinition]) -> None:

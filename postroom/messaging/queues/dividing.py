@@ -41,7 +41,7 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import Invalid, Unavailable
+from postroom.errors import Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import ValueReader
 from postroom.limits import UPKEEP_BYTES
@@ -59,7 +59,6 @@ COPIED_AT_ONCE: Final = 500
 KEPT_UP_AT_ONCE: Final = 1000
 """The number of records whose copies are changed in one turn."""
 _OVER: Final = object()
-_NAMED: Final = 3
 
 
 class IndexDivision(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -104,17 +103,8 @@ class QueueHalves:
         """Check that the queues can be divided.
 
         Raises:
-            Invalid: some have limits that only one range can keep.
             Unavailable: what the last division has left is not deleted yet.
         """
-        names = self._queues.limited_as_a_whole()
-        if names:
-            named = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
-            raise Invalid(
-                f"range {self._range_id} has queues with max_concurrency or max_rate ({named}), "
-                "which one range has to keep; nothing was changed: only ranges without them can be "
-                "split"
-            )
         if ctx.get(self._useless) is not None:
             raise Unavailable(
                 f"range {self._range_id} deletes what its last split has left; nothing was "
@@ -185,7 +175,7 @@ class QueueHalves:
 
     def must_wait(self) -> bool:
         """Return whether messages are about to be given back, which memory alone knows of."""
-        return self._queues.gives_back()
+        return self._queues.gives_back() or self._queues.slots.has_just_taken()
 
     def give_up(self, ctx: Evaluation) -> None:
         """Stage the end of a division whose split is cancelled."""
@@ -207,16 +197,33 @@ class QueueHalves:
         index = _Index(self._range_id, index_in_use(ctx, self._range_id))
         division = self._divided(ctx)
         if division is None and index.is_empty(ctx):
+            self._halve_slots(ctx, None, right.range_id)
             return
         if division is None or division.copied < index.records.upper:
             raise Unavailable("the queues are not divided yet", retry_after=0.01)
         assert division.right_id == right.range_id
+        self._halve_slots(ctx, index.other, right.range_id)
         ctx.writes |= {
             self._division: None, self._right_half: None, self._index: index.other.kind,
             self._useless: encode(list(index.spans)),
         }  # fmt: skip
         ctx.grow(256)
         ctx.after.append(lambda: self._hand_deadlines(index.other, _Index(right.range_id)))
+
+    def _halve_slots(self, ctx: Evaluation, left: _Index | None, right_id: int) -> None:
+        """Stage the slots of both halves.
+
+        Args:
+            left: the index of the left half; ``None``: no messages are stored.
+        """
+        right = _Index(right_id)
+
+        def held(number: int) -> tuple[int, int]:
+            indexes = () if left is None else (left, right)
+            counts = [read_queue_counts(ctx.get(each.counters_of(number))) for each in indexes]
+            return (counts[0].leased, counts[1].leased) if counts else (0, 0)
+
+        self._queues.slots.halve(ctx, right_id, held, self._queues.limited())
 
     def _hand_deadlines(self, left: _Index, right: _Index) -> None:
         """Let the halves know how long leases last that this node has given: clocks may be set."""

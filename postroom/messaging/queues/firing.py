@@ -114,7 +114,7 @@ class Firing:
         more = False
         if not definition.paused and not definition.dropped:
             room = QUEUE_LEASED_MAX - len(manager.leases)
-            allowed = min(manager.allowance(self._now), room, self._fired_max)
+            allowed = min(manager.allowance(self._ctx, self._now), room, self._fired_max)
             if allowed > 0:
                 read_all = self._refilling.read_on()
                 left = self._hand_out(allowed)
@@ -122,7 +122,7 @@ class Firing:
                 is_cut = self._looks_again or (left and is_full)
                 more = is_behind or is_cut or not read_all or self._refilling.makes_room()
                 if left and not more:
-                    manager.allowance(self._now)  # it says when to go on
+                    manager.allowance(self._ctx, self._now)  # it says when to go on
         self._note()
         self._answer_later(more)
         manager.speculation.has_fired = True
@@ -138,13 +138,15 @@ class Firing:
         bytes_max = self._ctx.bytes + self._bytes_max
         if line and not (self._has_group_limits or self._is_paced):
             allowed -= self._lease_run(line, allowed)
-        while line and allowed and self._ctx.bytes < bytes_max:
+        while line and allowed > 0 and self._ctx.bytes < bytes_max:
             waiter = line[0][2]
             placed = self._next_for(waiter)
             if placed is None:
                 heapq.heappop(line)
                 room = READ_AT_ONCE - self._looked_through
+                before = len(manager.leases)
                 self._looked_through += self._look_through(waiter, room)
+                allowed -= len(manager.leases) - before
                 self._looks_again |= self._looked_through >= READ_AT_ONCE
                 continue
             fits = self._lease(waiter, *placed)
@@ -315,6 +317,7 @@ class Firing:
         manager = self._manager
         if manager.bucket is not None:
             manager.bucket.take()
+            manager.uses["rate"].note(manager.slots["rate"].usable)
         manager.group_buckets.take(group)
 
     def _is_full(self, waiter: WaitingClaim) -> bool:
@@ -353,7 +356,7 @@ class Firing:
             wish.cursor or manager.layout.ready, keys.after_prefix(manager.layout.ready)
         )
         for key, entry in stored:
-            if visited >= entries_max or manager.allowance(self._now) <= 0:
+            if visited >= entries_max or manager.allowance(self._ctx, self._now) <= 0:
                 wish.cursor = key
                 return visited
             visited += 1
@@ -400,7 +403,7 @@ class Firing:
         """Answer claims once the proposal is applied: those served, and those that do not wait."""
         manager = self._manager
         answered = [waiter for waiter, hand in self._hands.items() if hand.leased]
-        if not more:
+        if not (more or manager.host.slots.is_awaited(manager)):
             answered += [
                 waiter
                 for waiter in manager.consumers

@@ -55,6 +55,15 @@ from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueSettings,
 )
+from postroom.messaging.queues.slots import (
+    LIMITS,
+    NO_SLOTS,
+    Limit,
+    Slots,
+    Use,
+    held,
+    number_of_slots,
+)
 from postroom.messaging.queues.timing import GroupBuckets, TokenBucket, Trouble
 from postroom.messaging.queues.waits import ResultToken
 from postroom.ranges.checks import Headers
@@ -64,6 +73,8 @@ from postroom.ranges.waiting import Deadlines
 if TYPE_CHECKING:
     from postroom.messaging.queues.range_queues import RangeQueues
 
+PATIENCE_SECONDS: Final = 0.3
+"""The time for which claims that do not wait do so while their range asks for slots."""
 PUT_OFF_SECONDS: Final = 0.1
 """The time after which an attempt is given back that a prepared transaction has kept."""
 
@@ -182,7 +193,11 @@ class Manager:
         speculation: what the proposal under evaluation has taken from this memory.
         lateness: how late the last messages were fired, in milliseconds.
         figures: its figures for metrics.
-        bucket: the token bucket of the whole queue; ``None``: its rate is unlimited.
+        slots: the slots that the range owns, by limit; none in a store of one range.
+        uses: how many of them it has used lately.
+        bucket: the token bucket of the whole queue; ``None``: its rate is unlimited, or other
+            ranges have all of it.
+        starves_until: until when claims that do not wait do so for slots.
         try_again_at: when the rate of the queue allows the next message.
         poll_at: when the stored state is read again although no timer rang.
         empty_from: the key of a dropped queue below which nothing is left.
@@ -227,6 +242,9 @@ class Manager:
         self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets = GroupBuckets(host.monotonic())
+        self.slots: dict[Limit, Slots] = dict.fromkeys(LIMITS, NO_SLOTS)
+        self.uses = {limit: Use(host.monotonic()) for limit in LIMITS}
+        self.starves_until = 0.0
         self.bucket: TokenBucket | None = None
         self._heads = [self.layout.scheduled, self.layout.moments]
         self._change_bucket()
@@ -254,6 +272,8 @@ class Manager:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
             self.purge_from, self.purge_at = first[0], done_at + self.retention
         self.results_until = self.first_in(stored, *self.result_span)
+        self.host.slots.read(stored, self)
+        self._change_bucket()
 
     def find_first_due(self, reader: Reader | Evaluation) -> None:
         """Read when the first scheduled messages are due."""
@@ -315,7 +335,8 @@ class Manager:
 
     def _change_bucket(self) -> None:
         rate, now = self.definition.settings.max_rate, self.host.monotonic()
-        if rate is None:
+        rate = None if rate is None else rate * self.host.slots.share(self)
+        if not rate:
             self.bucket = None
         elif self.bucket is None:
             self.bucket = TokenBucket(rate, now)
@@ -385,12 +406,14 @@ class Manager:
 
     # --- limits
 
-    def allowance(self, now: float) -> int:
+    def allowance(self, ctx: Evaluation, now: float) -> int:
         """Return how many messages the limits of the whole queue allow to fire now."""
         settings = self.definition.settings
         allowed = 1 << 30
         if settings.max_concurrency is not None:
-            allowed = settings.max_concurrency - len(self.leases)
+            allowed = self.host.slots.usable(ctx, self, "concurrency") - len(self.leases)
+        if settings.max_rate is not None and self.bucket is None:
+            return 0
         if self.bucket is not None and allowed > 0:
             tokens = self.bucket.available(now)
             if not tokens:
@@ -398,6 +421,48 @@ class Manager:
                 self.host.wake_by(self, self.try_again_at)
             allowed = min(allowed, tokens)
         return max(allowed, 0)
+
+    def take_slots(self, limit: Limit, slots: Slots) -> None:
+        """Take over the slots that the range owns now."""
+        before, self.slots[limit] = self.slots[limit], slots
+        if slots.usable > before.usable:
+            self.starves_until = 0.0
+        if limit == "rate":
+            had, now = self.bucket, self.host.monotonic()
+            self._change_bucket()
+            if had is not None and self.bucket is had and slots.usable > before.usable:
+                had.owe(now)
+        self.host.look_at(self)
+        self.host.plan(self)
+
+    def use_slots(self) -> None:
+        """Note how many slots are used now."""
+        self.uses["concurrency"].note(len(self.leases))
+        due = self._slots_due()
+        if due is not None:
+            self.host.wake_by(self, due)
+
+    def starve(self) -> None:
+        """Note that claims need slots; those that do not wait do so for a moment."""
+        if not self.starves_until:
+            self.starves_until = self.try_again_at = self.host.monotonic() + PATIENCE_SECONDS
+            self.host.wake_by(self, self.starves_until)
+
+    def _slots_due(self) -> float | None:
+        """Return when slots are counted anew, or go back; ``None``: never."""
+        if self.host.bounds.is_whole:
+            return None
+        found: list[float] = []
+        for limit, slots in self.slots.items():
+            holds = held(self, limit)
+            if not (slots.owned or holds):
+                continue
+            is_outdated = slots.limit != number_of_slots(self.definition.settings, limit)
+            if is_outdated or min(slots.surplus, slots.owned - holds) > 0:
+                return self.host.monotonic()
+            if slots.usable > holds:
+                found.append(self.uses[limit].told_at)
+        return min(found, default=None)
 
     # --- waiting claims
 
@@ -523,6 +588,8 @@ class Manager:
             self.ready.free(group)
         if groups and self._is_limited(len(locators)):
             self.host.look_at(self)
+        if self.slots["concurrency"].owned:
+            self.use_slots()
 
     def _ran(self, holding: LeasedHolding, number: int) -> None:
         """Count attempts of one holding that have ended."""
@@ -650,7 +717,10 @@ class Manager:
         """Return the first time on the monotonic clock at which something is due, or `None`."""
         if self.to_give_back:
             return max(self.host.monotonic(), self._gives_back_at)
-        deadlines = (self.leases.next_deadline(), self.freed_at.first(), self.try_again_at)
+        deadlines = (
+            self.leases.next_deadline(), self.freed_at.first(), self.try_again_at,
+            self._slots_due(),
+        )  # fmt: skip
         return min((each for each in deadlines if each is not None), default=None)
 
     @property
@@ -661,5 +731,6 @@ class Manager:
             or len(self.leases)
             or self.to_give_back
             or self.speculation.is_under_way
+            or any(each.owned for each in self.slots.values())
             or self.trouble.failures(self.host.monotonic())
         )

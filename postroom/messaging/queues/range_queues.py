@@ -51,17 +51,24 @@ from postroom.messaging.queues.records import (
 )
 from postroom.messaging.queues.requests import (
     AdvanceQueues,
+    AskForSlots,
     LearnDefinitions,
     Learned,
+    LeaveSlots,
     NoteAllKnow,
+    OwnedSlots,
     QueueDefinition,
     SetSchedule,
     TrimArchive,
 )
 from postroom.messaging.queues.results import Results
+from postroom.messaging.queues.slot_moves import SlotMoves
+from postroom.messaging.queues.slot_pool import SlotPools
+from postroom.messaging.queues.slots import is_limited
 from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry, ServiceWakeUp
 
@@ -98,6 +105,7 @@ class RangeQueues:
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
         index: the kind of the index of queues that is in use.
+        slots: the slots that the range owns; ``pools``: at the root, those that no range owns.
         drops: the wake-up of the service that has all ranges learn of dropped queues, if any.
         bounds, handed, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
@@ -118,6 +126,15 @@ class RangeQueues:
         self.index = keys.QUEUES
         self.departures = departures
         self.bounds = environment.bounds
+        self.pools = SlotPools(
+            departures, self._manager, environment.monotonic, lambda: self._stored
+        )  # fmt: skip
+        is_root = range_id == ROOT_ID
+        self.slots = SlotMoves(
+            range_id, environment.bounds, departures,
+            self.pools.give_back if is_root else None, environment.monotonic,
+        )  # fmt: skip
+        self.pools.own = self.slots
         self.kept, self.handed = environment.kept, environment.handed
         self.waits = environment.waits
         self.monotonic, self.reading = environment.monotonic, environment.reading
@@ -136,7 +153,9 @@ class RangeQueues:
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self.made_up = MadeUpIds(environment.bounds)
         self._enqueueing = Enqueueing(self._directory, environment)
-        self.take_change = Arrivals(range_id, self._directory, self._enqueueing).take
+        self.take_change = Arrivals(
+            range_id, self._directory, self._enqueueing, self.slots, self.pools
+        ).take
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
@@ -151,6 +170,8 @@ class RangeQueues:
             AdvanceQueues: self.advance,
             LearnDefinitions: self.learn,
             NoteAllKnow: self.note_all_know,
+            AskForSlots: self.pools.ask,
+            LeaveSlots: self._leave_slots,
         }
         self._claiming.register(registry)
         Results(self._directory.find, self._directory.known, self.waits).register(registry)
@@ -159,6 +180,9 @@ class RangeQueues:
         Reading(
             self._directory.known, self._directory.all, environment.check_age, environment.bounds
         ).register(registry)
+
+    def _manager(self, name: str) -> Manager | None:
+        return self._directory.manager(name)
 
     # --- start and end of a lease
 
@@ -184,6 +208,9 @@ class RangeQueues:
         self._agenda.begin(found.by_timestamp, found.by_wall)
         for name in found.held:  # its clients may have gone, and its leases may end
             directory.manager(name)
+        names = {each.number: name for name, each in directory.defined.items()}
+        for number in self.slots.owners(stored):
+            directory.manager(names.get(number, ""))
 
     def _empty_later(self, dropped: list[QueueDefinition]) -> None:
         for definition in dropped:
@@ -273,16 +300,15 @@ class RangeQueues:
             each.to_give_back and not each.trouble.failures(now) for each in self._by_name.values()
         )
 
-    def limited_as_a_whole(self) -> list[str]:
+    def limited(self) -> list[QueueDefinition]:
         """Return the queues with limits that hold for all of their messages."""
-        return [
-            each.name for each in self._directory.defined.values()
-            if each.settings.max_concurrency is not None or each.settings.max_rate is not None
-        ]  # fmt: skip
+        return [each for each in self._directory.defined.values() if is_limited(each.settings)]
 
     def end(self) -> None:
         """Forget everything, at the end of the lease."""
         self._learning.end()
+        self.slots.hungry.clear()
+        self.pools.clear()
         for manager in self._by_name.values():
             manager.end(None)
         self._directory.clear()
@@ -335,6 +361,13 @@ class RangeQueues:
     def learn(self, ctx: Evaluation, _: LearnDefinitions) -> Learned:
         """Evaluate ``LearnDefinitions``."""
         return Learned(self._learning.learn(ctx, self._directory.take), self.bounds.end)
+
+    def _leave_slots(self, ctx: Evaluation, request: LeaveSlots) -> OwnedSlots:
+        """Evaluate ``LeaveSlots``."""
+        manager = self._directory.manager(request.queue)
+        if manager is None or manager.definition.number != request.number:
+            return OwnedSlots(0, 0, 0)
+        return self.slots.leave(ctx, manager, request)
 
     def _set_schedule(self, ctx: Evaluation, request: SetSchedule) -> None:
         self._directory.check_root(f"the schedule {request.name!r} was not changed")
@@ -490,6 +523,7 @@ class RangeQueues:
 
     def _looked(self, ctx: Evaluation, manager: Manager, *, more: bool) -> None:
         manager.commit(ctx)
+        self.slots.look(manager)
         if len(manager.consumers) and manager.counted.ready:
             self.poll(manager)
         if more:
@@ -563,6 +597,7 @@ class RangeQueues:
             else:
                 if self._directory.is_root:
                     self._directory.definitions.forget(ctx, number)
+                    self.pools.forget(ctx, number)
                 ctx.after.append(partial(self._is_empty, number))
             self._grew(manager, ctx.bytes - bytes_before)
         return more

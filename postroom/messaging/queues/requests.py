@@ -17,7 +17,7 @@ was fired before. Locator, epoch and the timestamp of firing together name an at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -32,6 +32,7 @@ from postroom.limits import (
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
     RESULT_BYTES_MAX,
+    SLOTS_MAX,
     TRACEBACK_CHARACTERS_MAX,
 )
 from postroom.messaging.queues.homes import home_of
@@ -765,6 +766,66 @@ class NoteAllKnow(ConcernsRange, Maintenance, frozen=True, tag="note_all_know"):
     is_served_in_restore: ClassVar = False
 
     version: TimestampNumber
+
+
+LimitName: TypeAlias = Literal["concurrency", "rate"]
+"""The limits of a whole queue over several ranges (:mod:`.slots`)."""
+
+
+class AskForSlots(ConcernsRange, Maintenance, frozen=True, tag="ask_for_slots"):
+    """A range's request to the root for slots of a queue; the answer is how many are on their way.
+
+    Attributes:
+        number: the number of the queue.
+        range_id: the range that asks; its keys begin with ``first``.
+        owned: how many it owns.
+        wanted: how many more it could use.
+    """
+
+    answer: ClassVar = int
+    since: ClassVar = 2
+    is_served_in_restore: ClassVar = False
+
+    queue: QueueName
+    number: Count
+    limit: LimitName
+    range_id: Count
+    first: Bound
+    owned: Count
+    wanted: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_MAX)]
+
+
+class OwnedSlots(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``LeaveSlots``.
+
+    Attributes:
+        owned: how many slots the range owns, without those that go to the pool now.
+        needed: how many of them its messages hold.
+        wanted: how many more it could use.
+    """
+
+    owned: int
+    needed: int
+    wanted: int
+
+
+class LeaveSlots(ConcernsRange, Maintenance, frozen=True, tag="leave_slots"):
+    """The root's request to a range to leave slots of a queue to others, and to tell its needs.
+
+    Attributes:
+        number: the number of the queue.
+        keeps: how many it may keep at most. It gives half of its free ones at once; if it has none,
+            the others as messages end.
+    """
+
+    answer: ClassVar = OwnedSlots
+    since: ClassVar = 2
+    is_served_in_restore: ClassVar = False
+
+    queue: QueueName
+    number: Count
+    limit: LimitName
+    keeps: Count
 
 
 class AdvanceQueues(ConcernsRange, Maintenance, frozen=True, tag="advance_queues"):

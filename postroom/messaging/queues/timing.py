@@ -182,7 +182,16 @@ class TokenBucket:
     def available(self, now: float) -> int:
         """Return how many tokens may be taken."""
         self._fill(now)
-        return int(self._tokens + 1e-9)
+        return max(int(self._tokens + 1e-9), 0)
+
+    def has_any(self, now: float) -> bool:
+        """Return whether a token may be taken."""
+        return self.available(now) > 0
+
+    def owe(self, now: float) -> None:
+        """Leave out one token: it may have been taken from another bucket just before."""
+        self._fill(now)
+        self._tokens -= 1.0
 
     def take(self) -> None:
         """Take one token, which must be available."""

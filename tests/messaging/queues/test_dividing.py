@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from postroom.errors import Error, Invalid, Unavailable
+from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.messaging import images
 from postroom.messaging.image_entries import COUNTERS_NAME
@@ -326,18 +326,6 @@ def test_a_queue_that_fails_does_not_keep_its_range_from_a_split() -> None:
     manager.trouble.failed(ValueError("it fails"), stage.store.clock.monotonic())
     stage.split()
     assert len(stage.ranges) == 2
-    stage.store.node.close()
-
-
-@pytest.mark.parametrize("limit", [{"max_concurrency": 3}, {"max_rate": 10.0}])
-def test_a_range_with_a_queue_that_has_limits_as_a_whole_is_not_split(limit: Any) -> None:
-    stage = divided("a", "z")
-    stage.queues.update(**limit)
-    with pytest.raises(Invalid, match="max_concurrency or max_rate"):
-        stage.split()
-    assert stage.give_up() == "True"
-    with pytest.raises(Invalid, match="max_concurrency or max_rate"):
-        stage.prepare("m")
     stage.store.node.close()
 
 

@@ -123,3 +123,18 @@ def test_a_claim_is_given_what_it_takes_though_the_queue_keeps_less_in_memory_th
     queues.enqueue(b"wanted", headers={"x": 1})
     queues.update(cache_size=1)
     assert queues.payloads(selection=wanted) == [b"wanted"]
+
+
+def test_messages_found_in_the_store_count_towards_the_limit() -> None:
+    queues = Queues()
+    queues.create(cache_size=1, max_concurrency=3)
+    queues.update(paused=True)
+    for kind in ("mail", "call"):
+        queues.enqueue(*[b"%d" % each for each in range(4)], kind=kind)
+    for number, kinds in enumerate((("call",), None), 1):
+        selection = ClaimSelection(kinds=kinds)
+        consumer = queues.consumer(number)
+        queues.start(queues.claim_request(3, selection=selection, consumer=consumer, wait=True))
+    queues.update(paused=False)
+    queues.store.advance(1.0)
+    assert queues.stats().leased == 3

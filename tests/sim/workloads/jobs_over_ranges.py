@@ -27,8 +27,6 @@ _replace = msgspec.structs.replace
 class JobsOverRanges(Jobs):
     """A workload of queues of several ranges."""
 
-    max_concurrency = None
-
     def _enqueued(self, client: Client, request: EnqueueInQueue) -> list[Any]:
         """Let some ids be made up, and send others twice, which makes no difference."""
         choose = client.random.choice

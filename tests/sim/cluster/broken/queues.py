@@ -64,7 +64,7 @@ def fires_before_its_time() -> Patch:
 def concurrency_is_not_kept() -> Patch:
     """Hold nobody up for ``max_concurrency``."""
 
-    def allowance(self: Manager, now: float) -> int:
+    def allowance(self: Manager, ctx: Evaluation, now: float) -> int:
         return 1 << 30
 
     return Manager, "allowance", allowance
