@@ -266,6 +266,8 @@ GARBAGE_LIST_BYTES_MAX: Final = 1024 * 1024
 
 STAGED_QUERY_BYTES_MAX: Final = 512
 """The name of a query, or of a bulk load, that stages rows."""
+STAGED_CURSOR_BYTES_MAX: Final = 2 * STAGED_QUERY_BYTES_MAX + 32
+"""The name of a record of staging at which a sweep goes on: an escaped query, and a job."""
 STAGED_CHUNK_BYTES_MAX: Final = VALUE_BYTES_MAX + 256 * 1024
 """A chunk of staged rows: room for the largest row, with its key and its headers."""
 STAGED_STEP_ROWS_MAX: Final = 8192
@@ -509,6 +511,10 @@ STAGED_WINNERS_MAX: Final = 100_000
 """Task attempts that one batch consists of: they are one record."""
 STAGED_COUNTED_MAX: Final = 10_000
 """The length of lists in ``db.staging``."""
+STAGED_UNFINISHED_MAX: Final = 100
+"""The queries with an unfinished batch that one answer tells."""
+LOADS_MAX: Final = 1000
+"""The bulk loads that a range remembers: all of them go along when it splits."""
 
 ATTEMPTS_MAX_DEFAULT: Final = 16
 """The failures after which a message of a queue, or of an inbox with a worker, is dead.

@@ -9,7 +9,7 @@ Every call may be repeated, and is, until the store answers (:func:`.commits.rep
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -27,12 +27,14 @@ from postroom.messaging.ingest.requests import (
     BeginLoad,
     EndLoad,
     ForgetQuery,
+    LoadRows,
     PublishStaged,
     ReadStaging,
     Staging,
     SweepStaged,
     Winner,
 )
+from postroom.ranges.listing import ListRanges, RangeInfo
 
 UNDER_WAY_AT_ONCE: Final = 4
 """The number of chunks that are on their way to the store while the next one is made."""
@@ -55,7 +57,7 @@ class ChunkStream:
         self._sender = sender
         self._in_commits = in_commits
         self.is_late = False
-        self._under_way: deque[tuple[Callable[[], Any], Awaitable[Any] | None]] = deque()
+        self._under_way: deque[tuple[Any, Awaitable[Any] | None]] = deque()
 
     async def send(self, request: Any) -> None:
         """Send a request; wait for the oldest one if too many are under way.
@@ -63,9 +65,8 @@ class ChunkStream:
         Raises:
             Error: an earlier request has failed. Others may have happened.
         """
-        make = partial(self._made, request)
-        self._under_way.append((make, self._sender.send(make())))
-        if len(self._under_way) > UNDER_WAY_AT_ONCE:
+        self._under_way.append((request, self._sender.send(self._made(request))))
+        while len(self._under_way) > UNDER_WAY_AT_ONCE:
             await self._answered()
 
     def _made(self, request: Any) -> Any:
@@ -81,16 +82,25 @@ class ChunkStream:
             await self._answered()
 
     async def _answered(self) -> None:
-        make, answer = self._under_way[0]
-        self._under_way[0] = make, None  # if this is cancelled, the request is sent again
+        request, answer = self._under_way[0]
+        self._under_way[0] = request, None  # if this is cancelled, the request is sent again
         try:
-            reply = await self._outcome(make, answer)
+            reply = await self._outcome(partial(self._made, request), answer)
         except Exception:
             self._under_way.popleft()
             raise
         self._under_way.popleft()
-        if self._in_commits and reply.answers and reply.answers[0] is False:
+        if self._in_commits and reply.answers:
+            self._take(request, reply.answers[0])
+
+    def _take(self, request: Any, answer: Any) -> None:
+        """Take an answer; the last rows of a chunk may be for the next range."""
+        if answer is False:
             self.is_late = True
+        elif isinstance(request, LoadRows) and answer < len(request.keys):
+            keys, values = request.keys[answer:], request.values[answer:]
+            rest = msgspec.structs.replace(request, keys=keys, values=values)
+            self._under_way.appendleft((rest, None))
 
     async def _outcome(self, make: Callable[[], Any], answer: Awaitable[Any] | None) -> Any:
         if answer is not None:
@@ -188,7 +198,13 @@ class StagingCalls:
         Returns:
             Whether it is not published, and never will be.
         """
-        return bool(await repeat_one(self._sender, AbortStaged(query, batch, job, sink)))
+        if not sink:
+            return bool(await repeat_one(self._sender, AbortStaged(query, batch, job)))
+        held = [
+            await repeat_one(self._sender, AbortStaged(at, batch, job, sink))
+            async for at in self._each_range()
+        ]
+        return all(held)
 
     async def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
         """Delete staged chunks that are of no use any more, and finish published batches.
@@ -200,14 +216,17 @@ class StagingCalls:
             Invalid: this was not possible for one query. Everything else was done.
         """
         stuck = await self._finish_all()
-        begin = await repeat_one(self._sender, SweepStaged(seconds, b""))
-        while begin:
-            begin = await repeat_one(self._sender, SweepStaged(seconds, begin))
+        async for at in self._each_range():
+            begin = await repeat_one(self._sender, SweepStaged(seconds, b"", at))
+            while begin:
+                begin = await repeat_one(self._sender, SweepStaged(seconds, begin, at))
         if stuck is not None:
             raise stuck
 
     async def sweep_some(self, *, finish: bool = False) -> None:
-        """Do one step of a sweep; the next step, by any client, goes on where this one stopped.
+        """Do one step of a sweep of any range.
+
+        The next step there, by any client, goes on where this one stopped.
 
         Args:
             finish: whether to finish the batches of other queries, too; those that cannot go on are
@@ -215,7 +234,9 @@ class StagingCalls:
         """
         if finish:
             await self._finish_all()
-        await repeat_one(self._sender, SweepStaged(STAGED_SECONDS_MAX))
+        ranges = await self._ranges(b"", None)
+        at = self._sender.random.choice(ranges).start
+        await repeat_one(self._sender, SweepStaged(STAGED_SECONDS_MAX, at=at))
 
     async def _finish_all(self) -> Invalid | None:
         """Finish the batches of all queries; return why one of them cannot go on, or ``None``."""
@@ -255,11 +276,50 @@ class StagingCalls:
             Invalid: the span is not empty.
         """
         start, end = arguments.span(start, end)
-        return bool(await repeat_one(self._sender, BeginLoad(name, run, start, end)))
+        async for at in self._each_range(start, end):
+            if await repeat_one(self._sender, BeginLoad(name, run, start, end, at)):
+                return True
+        return False
 
-    async def end_load(self, name: bytes, run: bytes, *, done: bool, keep: bool) -> bool:
+    async def end_load(
+        self, name: bytes, run: bytes, start: bytes, end: bytes | None, *, done: bool, keep: bool
+    ) -> bool:
         """End a bulk load, or this run of it; return whether this was the present one."""
-        return bool(await repeat_one(self._sender, EndLoad(name, run, done, keep)))
+        start, end = arguments.span(start, end)
+
+        async def ended(at: bytes) -> bool:
+            return bool(await repeat_one(self._sender, EndLoad(name, run, done, keep, at)))
+
+        second = end
+        async for at in self._each_range(start, end):
+            if at != start:
+                await ended(at)
+                second = at if second == end else second
+        was_present = await ended(start)  # the first range tells whether the load is done
+        async for at in self._each_range(start, second):  # it may have been split meanwhile
+            if at != start:
+                await ended(at)
+        return was_present
+
+    # --- ranges
+
+    async def _each_range(
+        self, start: bytes = b"", end: bytes | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Iterate over the first keys of a span in each range.
+
+        The caller uses a key before the store is asked where its range ends. The right half of a
+        range that splits meanwhile is thus found, too.
+        """
+        at: bytes | None = start
+        while at is not None and (end is None or at < end):
+            yield at
+            (found,) = await self._ranges(at, at + b"\x00")
+            at = found.end
+
+    async def _ranges(self, start: bytes, end: bytes | None) -> list[RangeInfo]:
+        found: list[RangeInfo] = await repeated(self._sender, partial(ListRanges, start, end))
+        return found
 
 
 def _half_way(query: bytes, batch: int, error: Error) -> Error:

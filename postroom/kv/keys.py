@@ -39,12 +39,7 @@ Nothing else in the project composes engine keys.
                    03 range 08 queue 09 until seq           a result that goes then: whose it is
                    03 range 08 queue 0A <kind> id           result of a task
                    03 range 08 queue 0B <group> seq         ... of a group: whose it is
-                   03 range 09 01 <query>                   staging: last batch of a query
-                   03 range 09 02 <query>                   what its publication takes, by attempt
-                   03 range 09 03 job                       a try to write a batch
-                   03 range 09 04 job attempt               how much an attempt has staged
-                   03 range 09 05 job attempt number        staged rows, a chunk
-                   03 range 09 06 <name>                    a bulk load
+                   03 range 09 06 <name>                    a bulk load into keys of the range
                    03 range 09 07                           where to go on deleting what is useless
                    03 range 09 08 part                      a part of an export that is restored
                    03 range 0A <anchor> transaction         committed: spans that have not heard
@@ -63,6 +58,11 @@ Nothing else in the project composes engine keys.
                    06 <id> 08 queue <kind>                  the home of this id, if another
                    06 <key> 09 <id>                         postponed, and holds up its inbox: where
                    06 <key> 0A                              accounting: of 05, what was added here
+    07  staging    07 01 <query>                            last batch of a query
+                   07 02 <query>                            what its publication takes, by attempt
+                   07 03 <query> job                        a try to write a batch
+                   07 04 <query> job attempt                how much an attempt has staged
+                   07 05 <query> job attempt number         staged rows, a chunk
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
 Keys therefore sort as the user's bytes do, and no key is a prefix of another one. The first ``00
@@ -74,9 +74,9 @@ an ordinal; those of each range are its own. ``~`` marks a complement, which sor
 The ``<id>`` of a message or deferred update is the timestamp of its commit, the range that sent it,
 and an ordinal.
 
-A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``. A
-split carries COMMIT records, the index of inboxes and the inboxes along with their keys, and moves
-nothing. (``docs/storage.md`` says why inboxes have an index, ``05``.)
+A range is one span of user keys in the last four spaces, plus its own part of ``02`` and ``03``. A
+split carries COMMIT records, the index of inboxes, the inboxes and staged rows along with their
+keys, and moves nothing. (``docs/storage.md`` says why inboxes have an index, ``05``.)
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ TRANSACTION: Final = b"\x04"
 MAIL: Final = b"\x05"
 DATA: Final = b"\x06"
 DATA_END: Final = b"\x07"
+STAGED: Final = b"\x07"
+STAGED_END: Final = b"\x08"
 
 HEAD: Final = b"\x01"
 HISTORY: Final = b"\x02"
@@ -132,12 +134,17 @@ GROUP_RESULTS: Final = b"\x0b"
 QUEUE_END: Final = b"\xff"
 """The byte behind all subspaces of a queue."""
 
-STAGING: Final = b"\x09"
 STAGED_QUERY: Final = b"\x01"
 STAGED_WINNERS: Final = b"\x02"
 STAGED_JOB: Final = b"\x03"
 STAGED_TASK_ATTEMPT: Final = b"\x04"
 STAGED_CHUNK: Final = b"\x05"
+STAGED_SUBSPACES: Final = (
+    STAGED_QUERY, STAGED_WINNERS, STAGED_JOB, STAGED_TASK_ATTEMPT, STAGED_CHUNK
+)  # fmt: skip
+"""The parts of the space of staged rows."""
+
+STAGING: Final = b"\x09"
 STAGED_LOAD: Final = b"\x06"
 STAGED_SWEPT: Final = b"\x07"
 RESTORED_PART: Final = b"\x08"
@@ -307,7 +314,7 @@ def is_of_queues(raw: bytes) -> bool:
 
 
 def staging_prefix(range_id: int, subspace: bytes = b"") -> bytes:
-    """Return the key prefix of a subspace of staging (``STAGED_QUERY``, ...), or of all of it."""
+    """Return the key prefix of loads and restores in a range (``STAGED_LOAD``, ...)."""
     return RANGE + u64(range_id) + STAGING + subspace
 
 
@@ -423,3 +430,23 @@ def queue_pointer_prefix(id_: bytes, queue: bytes) -> bytes:
     The kind follows, escaped.
     """
     return DATA + escape(id_) + QUEUE_POINTER + queue
+
+
+# --- 07 staging ---------------------------------------------------------------------------
+
+
+def staged_prefix(subspace: bytes, query: bytes) -> bytes:
+    """Return the key prefix of what a query has in a subspace of staged rows."""
+    return STAGED + subspace + escape(query)
+
+
+def staged_span(subspace: bytes, start: bytes, end: bytes | None) -> KeySpan:
+    """Return the span of a subspace of staged rows, for the queries in ``[start, end)``."""
+    prefix = STAGED + subspace
+    upper = after_prefix(prefix) if end is None else prefix + escape(end)
+    return KeySpan(prefix + escape(start), upper)
+
+
+def staged_spans(start: bytes, end: bytes | None) -> tuple[KeySpan, ...]:
+    """Return the spans of all staged rows of the queries in ``[start, end)``, in order."""
+    return tuple(staged_span(subspace, start, end) for subspace in STAGED_SUBSPACES)

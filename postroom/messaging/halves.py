@@ -6,7 +6,6 @@
     postponed messages that hold up        go with their key, from outbox to outbox
     marks of channels                      go with their keys
     the index of queues                    is divided beforehand (:mod:`.queues.dividing`)
-    staged rows, loads, restores           are refused
 
 A postponed message that holds up an inbox has a record beside that inbox, which says where the
 message waits (:mod:`.inbox_index`). Both must be in one range. All other entries of the outboxes
@@ -26,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import Invalid, Unavailable
+from postroom.errors import Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import ValueReader
 from postroom.limits import PROPOSAL_BYTES_MAX, SPLIT_HELD_UP_MAX
@@ -47,12 +46,6 @@ LOOKED_AT_ONCE: Final = 2000
 _LOOKED_A_STEP: Final = 8
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_STAGING: Final = {
-    keys.STAGED_QUERY: "staged rows", keys.STAGED_WINNERS: "staged rows",
-    keys.STAGED_JOB: "staged rows", keys.STAGED_TASK_ATTEMPT: "staged rows",
-    keys.STAGED_CHUNK: "staged rows", keys.STAGED_LOAD: "bulk loads",
-    keys.RESTORED_PART: "parts of a restored image",
-}  # fmt: skip
 
 
 class MessagingHalves:
@@ -94,27 +87,13 @@ class MessagingHalves:
     # --- records that cannot be divided
 
     def check(self, ctx: Evaluation) -> None:
-        """Check that there are no staged rows, and that the queues can be divided.
+        """Check that the queues can be divided.
 
         Raises:
-            Invalid: there are, or some cannot.
+            Invalid: some cannot.
             Unavailable: what an earlier split has left is not deleted yet.
         """
-        found = self._staged(ctx)
-        if found:
-            raise Invalid(
-                f"range {self._range_id} has {', '.join(found)}, which cannot be divided; nothing "
-                "was changed: only ranges without them can be split"
-            )
         self.queues.check(ctx)
-
-    def _staged(self, ctx: Evaluation) -> list[str]:
-        found: dict[str, None] = {}
-        for subspace, name in _STAGING.items():
-            prefix = keys.staging_prefix(self._range_id, subspace)
-            if next(ctx.iterate(prefix, keys.after_prefix(prefix)), None) is not None:
-                found[name] = None
-        return list(found)
 
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether an entry is due for keys from ``key`` on, which would be overtaken."""

@@ -3,8 +3,9 @@
 The *name* of an entry is its engine key (:mod:`postroom.kv.keys`) without the id of its range. Thus
 it is the same in a store with other ranges::
 
-    06 <key> ...          name: the same
     05 <key>              name: the same
+    06 <key> ...          name: the same
+    07 kind <key> ...     name: the same
     03 range kind ...     name: 03 kind ...
 
 ==============  ========================================================================
@@ -48,11 +49,12 @@ from postroom.limits import (
     METRICS_PER_PREFIX_MAX,
     RESTORED_HELD_MAX,
     STAGED_CHUNK_BYTES_MAX,
+    STAGED_QUERY_BYTES_MAX,
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
 from postroom.messaging.ingest import machine, staging
-from postroom.messaging.ingest.requests import Winner
+from postroom.messaging.ingest.requests import JOB_BYTES, TASK_ATTEMPT_BYTES, Winner
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.enqueueing import Outstanding
@@ -128,15 +130,15 @@ def table_of(name: bytes) -> str | None:
     if space == keys.DATA:
         end = name.find(keys.END_OF_KEY, 1)
         return None if end < 0 else _BESIDE_KEYS.get(name[end + 2 : end + 3], _NO_TABLE)[0]
-    if space == keys.MAIL:
-        return INBOX_INDEX
     if space != keys.RANGE:
-        return None
+        is_staged = space == keys.STAGED and name[1:2] in _STAGED
+        return INBOX_INDEX if space == keys.MAIL else "staging" if is_staged else None
     kind = name[_KIND : _KIND + 1]
     if name == _ACCESS_NAME:
         return ACCESS
     is_other_record = kind == keys.RECORD and not _is_counters(name[_KIND + 1 :])
-    if is_other_record or (kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] not in _STAGED):
+    is_no_load = kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] != keys.STAGED_LOAD
+    if is_other_record or is_no_load:
         return None
     return _OF_RANGE.get(kind, _NO_TABLE)[0]
 
@@ -227,6 +229,8 @@ def check(name: bytes, stored: bytes, until: bytes) -> str:
             raise ValueError("it belongs to no table")
         if name[:1] == keys.RANGE:
             _OF_RANGE[name[_KIND : _KIND + 1]][1](name[_KIND + 1 :], stored, until)
+        elif name[:1] == keys.STAGED:
+            _check_staged(name, stored)
         else:
             _check_of_key(name, stored, until)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -238,14 +242,20 @@ def check(name: bytes, stored: bytes, until: bytes) -> str:
 
 
 def _check_of_key(name: bytes, stored: bytes, until: bytes) -> None:
-    end = name.index(keys.END_OF_KEY, 1)
-    key = keys.unescape(name[1:end])
-    if len(key) > KEY_BYTES_MAX or keys.escape(key) != name[1 : end + 2]:
-        raise ValueError("its key is too long, or is not written as keys are")
+    end = _end_of_key(name, 1, KEY_BYTES_MAX)
     if name[:1] == keys.MAIL:
         _mail(name[end + 2 :], stored, until)
     else:
         _BESIDE_KEYS[name[end + 2 : end + 3]][1](name[end + 3 :], stored, until)
+
+
+def _end_of_key(name: bytes, start: int, bytes_max: int) -> int:
+    """Return where the key in a name ends that begins at ``start``."""
+    end = name.index(keys.END_OF_KEY, start)
+    key = keys.unescape(name[start:end])
+    if len(key) > bytes_max or keys.escape(key) != name[start : end + 2]:
+        raise ValueError("its key is too long, or is not written as keys are")
+    return end
 
 
 def _not_later(stamp: bytes, until: bytes) -> None:
@@ -360,10 +370,18 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
     decode(stored)
 
 
-def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
-    if rest[:1] == keys.STAGED_CHUNK and len(stored) > STAGED_CHUNK_BYTES_MAX:
+def _load(rest: bytes, stored: bytes, until: bytes) -> None:
+    if len(rest) - 1 > STAGED_QUERY_BYTES_MAX:
+        raise ValueError("its name is too long")
+    _loads(stored)
+
+
+def _check_staged(name: bytes, stored: bytes) -> None:
+    subspace = name[1:2]
+    _has_bytes(name[_end_of_key(name, 2, STAGED_QUERY_BYTES_MAX) + 2 :], _STAGED_BYTES[subspace])
+    if subspace == keys.STAGED_CHUNK and len(stored) > STAGED_CHUNK_BYTES_MAX:
         raise ValueError("it is too long a chunk")
-    _STAGED[rest[:1]](stored)
+    _STAGED[subspace](stored)
 
 
 class _Outline(msgspec.Struct, frozen=True, array_like=True):
@@ -421,8 +439,14 @@ _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.STAGED_JOB: machine.decoder(machine.StagedBatch),
     keys.STAGED_TASK_ATTEMPT: staging.task_attempts.decode,
     keys.STAGED_CHUNK: staging.rows.decode,
-    keys.STAGED_LOAD: machine.decoder(machine.LoadedSpan),
 }
+_STAGED_BYTES: Final = {
+    keys.STAGED_QUERY: 0, keys.STAGED_WINNERS: 0, keys.STAGED_JOB: JOB_BYTES,
+    keys.STAGED_TASK_ATTEMPT: JOB_BYTES + TASK_ATTEMPT_BYTES,
+    keys.STAGED_CHUNK: JOB_BYTES + TASK_ATTEMPT_BYTES + 4,
+}  # fmt: skip
+"""The lengths of names behind their queries."""
+_loads: Final = machine.decoder(machine.LoadedSpan)
 _BESIDE_KEYS: Final[dict[bytes, tuple[str, Check]]] = {
     keys.HEAD: (DATA, _head),
     keys.INBOX: (INBOX, _decoded(Delivered, MESSAGE_ID_BYTES, 0)),
@@ -441,7 +465,7 @@ _OF_RANGE: Final[dict[bytes, tuple[str, Check]]] = {
     keys.DEAD_LETTER: ("dead_letters", _decoded(DeadLetterRecord, MESSAGE_ID_BYTES, 0)),
     keys.RECORD: ("counters", _record),
     keys.QUEUES: ("queue_index", _queues),
-    keys.STAGING: ("staging", _staging),
+    keys.STAGING: ("staging", _load),
 }
 """The tables and the checks of the entries of a range, by kind."""
 _NO_TABLE: Final = (None, None)

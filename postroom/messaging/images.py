@@ -44,7 +44,7 @@ _counters = msgspec.msgpack.Decoder(Counters)
 
 def spans_of_keys(start: bytes, end: bytes | None) -> list[keys.KeySpan]:
     """Return the spans of the entries of the keys in ``[start, end)``, in order."""
-    return [keys.mail_span(start, end), keys.data_span(start, end)]
+    return [keys.mail_span(start, end), keys.data_span(start, end), *keys.staged_spans(start, end)]
 
 
 def spans_of_range(range_id: int) -> list[keys.KeySpan]:
@@ -111,7 +111,7 @@ def check_image(
     """
     counting = Counting(lambda key: reader(view, request.timestamp).get(key))
     of_range = spans_of_range(bounds.descriptor.range_id)
-    for span in (*of_range, bounds.mail, bounds.data):
+    for span in (*of_range, *spans_of_keys(bounds.start, bounds.end)):
         lower: bytes | None = span.lower
         while lower is not None:
             bound, lower = lower, None

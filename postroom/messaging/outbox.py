@@ -164,6 +164,10 @@ class Outbox:
             return False
         return next(self._due(ctx, ctx.timestamp), None) is not None
 
+    def has_due_at(self, ctx: Evaluation, timestamp: int) -> bool:
+        """Return whether an entry waits here that was due at a timestamp."""
+        return self._waiting(ctx) > 0 and next(iter(self._due(ctx, timestamp)), None) is not None
+
     def has_due_from(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether a message for a key from ``key`` on is due, or too many to look are."""
         if not self._waiting(ctx):
@@ -377,6 +381,21 @@ class Outboxes:
         """Evaluate ``AwaitQuiet``: wait until no entry is due or on its way."""
         if not (self.deliverable.is_quiet(view) and self.executable.is_quiet(view)):
             raise MustWait(QUIET)
+
+    def may_send(self) -> bool:
+        """Return whether anything may be for another range, or on its way."""
+        return self.deliverable.outgoing.may_go_out()
+
+    def has_sent_up_to(self, ctx: Evaluation, timestamp: int) -> bool:
+        """Return whether something that was sent at a timestamp, or before, has not arrived.
+
+        Messages that wait behind others count, and what is scheduled for later does not.
+        """
+        return (
+            self.executable.outgoing.has_up_to(ctx, timestamp)
+            or self.deliverable.outgoing.has_up_to(ctx, timestamp)
+            or self.deliverable.has_due_at(ctx, timestamp)
+        )
 
     def enqueue_message(self, ctx: Evaluation, request: EnqueueMessage) -> None:
         """Evaluate ``EnqueueMessage``: hand the message to the delivery, which counts it.

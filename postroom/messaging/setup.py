@@ -25,6 +25,7 @@ from postroom.messaging.images import check_image
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_reads import Peeks, check_inbox
 from postroom.messaging.ingest.batches import StagedBatches
+from postroom.messaging.ingest.halves import IngestHalves
 from postroom.messaging.ingest.loads import BulkLoads
 from postroom.messaging.ingest.requests import CheckImage
 from postroom.messaging.ingest.restores import Restoring
@@ -146,7 +147,18 @@ class Messaging:
             self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
             lambda: self.attempts.since, bounds,
         )  # fmt: skip
-        staged, peeks = StagedRecords(range_id), Peeks(check_age)
+        staged, peeks = StagedRecords(range_id, bounds), Peeks(check_age)
+        batches = StagedBatches(
+            staged,
+            self.dead_letters,
+            registry.writes,
+            self.queues.enqueue_staged,
+            outboxes,
+            intents,
+        )
+        loads = BulkLoads(range_id, bounds, intents)
+        self._ingests = IngestHalves(batches, loads)
+        registry.divisible.append(self._ingests)
         evaluators = (
             outboxes, self.inboxes, peeks, self.dead_letters,
             Schedule(range_id, outboxes, self._wake, self._let_go), attempts, self.attempts,
@@ -154,9 +166,7 @@ class Messaging:
             RecordScans(range_id, check_age, protections, peeks.peek_then),
             delivery, execution,
             HandedOver(range_id, bounds, outboxes, delivery, execution, self._wake),
-            staged, StagedBatches(staged, self.dead_letters, registry.writes, bounds),
-            Sweeping(staged),
-            BulkLoads(range_id),
+            staged, batches, Sweeping(staged), loads,
             MessageHistory(range_id, outboxes, self.inboxes, bounds),
         )  # fmt: skip
         for each in evaluators:
@@ -206,6 +216,7 @@ class Messaging:
         self.inboxes.forget()
         self.attempts.restart()
         self._halves.restart()
+        self._ingests.prepared(None)
         self.queues.restart(stored, is_whole=self._registry.is_whole)
 
     def end_lease(self) -> None:

@@ -92,7 +92,10 @@ class LoadWriter(DataSourceArrowWriter):
     def _end(self, *, done: bool) -> None:
         if not self._is_done:
             staging = connections.database(self._store).staging
-            staging.end_load(self._name, self._run, done=done, keep=bool(self._options.load))
+            staging.end_load(
+                self._name, self._run, self._options.prefix, after_prefix(self._options.prefix),
+                done=done, keep=bool(self._options.load),
+            )  # fmt: skip
 
 
 def _runs(

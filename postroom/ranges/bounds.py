@@ -1,12 +1,13 @@
 """The bounds of a range: which keys, and which engine keys, belong to a replica.
 
 Several ranges lie in one engine. The metadata of each has a prefix of its own (``02``, ``03``).
-COMMIT records, the index of inboxes and the data (``04``, ``05``, ``06``) of all ranges are in the
-same spaces, each under its user key::
+COMMIT records, the index of inboxes, the data and staged rows (``04`` to ``07``) of all ranges are
+in the same spaces, each under its user key::
 
     04  │      range 1      │ range 3 │       range 2        │      a replica reads and writes
     05  │      range 1      │ range 3 │       range 2        │      one piece of each space
     06  │      range 1      │ range 3 │       range 2        │
+    07  │      range 1      │ range 3 │       range 2        │
         b""                 f         m                      end
 
 Two rules keep a range within its piece:
@@ -61,9 +62,10 @@ class Bounds:
         is_whole: whether it contains every key.
         records, mail, data: the spans of engine keys of its COMMIT records, of its part of the
             index of inboxes, and of its data.
+        staged: those of its staged rows.
     """
 
-    __slots__ = ("data", "descriptor", "end", "is_whole", "mail", "records", "start")
+    __slots__ = ("data", "descriptor", "end", "is_whole", "mail", "records", "staged", "start")
 
     def __init__(self, descriptor: RangeDescriptor) -> None:
         self.take(descriptor)
@@ -77,12 +79,13 @@ class Bounds:
         self.is_whole = not start and end is None
         self.records = keys.transaction_span(start, end)
         self.mail, self.data = keys.mail_span(start, end), keys.data_span(start, end)
+        self.staged = keys.staged_spans(start, end)
         self.descriptor = descriptor
 
     @property
     def spans(self) -> tuple[keys.KeySpan, ...]:
         """Return the spans of all engine keys beside the metadata, in order."""
-        return self.records, self.mail, self.data
+        return self.records, self.mail, self.data, *self.staged
 
     def contains(self, key: bytes) -> bool:
         """Return whether the range contains a user key."""
@@ -102,7 +105,7 @@ class Bounds:
         return self.start <= start and (self.end is None or (end is not None and end <= self.end))
 
     def contains_engine_key(self, raw: bytes) -> bool:
-        """Return whether an engine key of the spaces ``04``, ``05`` and ``06`` belongs to it."""
+        """Return whether an engine key of the spaces ``04`` to ``07`` belongs to it."""
         return any(span.lower <= raw < span.upper for span in self.spans)
 
     def clip(self, start: bytes, end: bytes | None) -> tuple[bytes, bytes | None]:

@@ -297,7 +297,7 @@ class _CommandDecoding:
 # --- snapshots
 
 
-_CONTENT: Final = keys.KeySpan(keys.TRANSACTION, keys.DATA_END)
+_CONTENT: Final = keys.KeySpan(keys.TRANSACTION, keys.STAGED_END)
 """The engine keys that lie under user keys, of all ranges."""
 
 

@@ -83,7 +83,7 @@ def test_chunks_of_any_size(target: Target, administrator: Attacker) -> None:
         keys.inbox_prefix(b"a") + bytes(20),
         keys.RANGE + keys.EXECUTABLE + keys.WAITING + bytes(28),
         keys.RANGE + keys.QUEUES + keys.u32(1) + keys.DONE + bytes(8),
-        keys.RANGE + keys.STAGING + keys.STAGED_CHUNK + bytes(44),
+        keys.staged_prefix(keys.STAGED_CHUNK, b"q") + bytes(44),
         keys.DATA + b"\x00\x01" + keys.QUEUE_BODY + bytes(4) + b"\x00\x01",
         keys.mail_key(b"a"),
         keys.DATA + b"\xff" * 40_000,
@@ -120,7 +120,7 @@ _ENTRY = msgspec.msgpack.encode([b"", "", b"", b"", 0, 0])
         (_LEASED + bytes(8 + 12) + bytes(8), b"\xdd" + keys.u32(10 * _MANY) + b"\x00" * 10 * _MANY),
         (_LEASED + bytes(8 + 12), _HELD + b"\xdd" + keys.u32(_MANY) + _ENTRY * _MANY),
         (
-            keys.RANGE + keys.STAGING + keys.STAGED_WINNERS + b"q",
+            keys.staged_prefix(keys.STAGED_WINNERS, b"q"),
             b"\xdd" + keys.u32(_MANY // 2) + _WINNER * (_MANY // 2),
         ),
     ],

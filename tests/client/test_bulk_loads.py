@@ -24,15 +24,15 @@ def test_a_load_is_repeated_and_resumed(db: postroom.Database) -> None:
     assert not db.staging.begin_load(NAME, FIRST, b"a", b"b")
     load(db, (b"a1", b"1"), (b"a3", b"3"))
     load(db, (b"a1", b"1"), (b"a3", b"3"))
-    assert db.staging.end_load(NAME, FIRST, done=False, keep=True)
+    assert db.staging.end_load(NAME, FIRST, b"a", b"b", done=False, keep=True)
     with pytest.raises(Invalid, match="late"):
         load(db, (b"a5", b"5"))
     assert not db.staging.begin_load(NAME, SECOND, b"a", b"b")
     with pytest.raises(Invalid, match="late"):
         load(db, (b"a5", b"5"))
     load(db, (b"a1", b"1"), (b"a2", b"2"), run=SECOND)
-    assert not db.staging.end_load(NAME, FIRST, done=True, keep=True)
-    assert db.staging.end_load(NAME, SECOND, done=True, keep=True)
+    assert not db.staging.end_load(NAME, FIRST, b"a", b"b", done=True, keep=True)
+    assert db.staging.end_load(NAME, SECOND, b"a", b"b", done=True, keep=True)
     assert db.staging.begin_load(NAME, FIRST, b"a", b"b")
     assert list(db.scan()) == [(b"a1", b"1"), (b"a2", b"2"), (b"a3", b"3")]
 
@@ -86,7 +86,7 @@ def test_only_sorted_keys_of_the_span(db: postroom.Database) -> None:
 
 def test_a_load_that_is_not_kept_is_forgotten(db: postroom.Database) -> None:
     db.staging.begin_load(NAME, FIRST, b"", None)
-    assert db.staging.end_load(NAME, FIRST, done=False, keep=False)
+    assert db.staging.end_load(NAME, FIRST, b"", None, done=False, keep=False)
     assert db.staging.read().loads == 0
     with pytest.raises(Invalid, match="late"):
         load(db, (b"a", b"1"))
@@ -95,7 +95,7 @@ def test_a_load_that_is_not_kept_is_forgotten(db: postroom.Database) -> None:
 def test_a_finished_load_is_forgotten_after_a_time(store: Store) -> None:
     db = store.db
     db.staging.begin_load(NAME, FIRST, b"", None)
-    db.staging.end_load(NAME, FIRST, done=True, keep=True)
+    db.staging.end_load(NAME, FIRST, b"", None, done=True, keep=True)
     store.advance(61.0)
     db.staging.sweep(100.0)
     assert db.staging.read().loads == 1

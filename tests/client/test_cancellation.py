@@ -113,7 +113,7 @@ async def _staging(db: Database) -> None:
     await db.staging.sweep()
     await db.staging.sweep_some()
     await db.staging.begin_load(b"load", b"r" * 16, b"load/", b"load0")
-    await db.staging.end_load(b"load", b"r" * 16, done=False, keep=False)
+    await db.staging.end_load(b"load", b"r" * 16, b"", None, done=False, keep=False)
 
 
 async def _administration(db: Database) -> None:

@@ -22,6 +22,7 @@ from postroom.errors import (
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
+from postroom.messaging.ingest.machine import Ingest, IngestState, LoadedSpan, encode
 from postroom.messaging.ingest.requests import BeginRestore, StageRows
 from postroom.ranges.requests import Put
 from tests.client.images import IMAGE, Workload, read, restore, seen, shown
@@ -329,6 +330,9 @@ def send(begun: Restore, names: list[bytes], stored: list[bytes]) -> None:
     begun.flush()
 
 
+_LOAD = encode(Ingest(IngestState.OPEN, LoadedSpan(b"", None), bytes(16)))
+
+
 def _head(at: int, value: bytes = b"1", kind: bytes = b"\x01") -> bytes:
     return kind + keys.u64(at) + value
 
@@ -350,6 +354,10 @@ def _head(at: int, value: bytes = b"1", kind: bytes = b"\x01") -> bytes:
         (keys.RANGE + keys.DELIVERABLE + b"\x02" + bytes(28), b"\x95\xa1k\xa1v\xc0\xa0\xa0"),
         (keys.RANGE + keys.QUEUES + bytes(4) + b"q", b"\x93\x01\x02\x03"),
         (keys.RANGE + keys.STAGING + keys.RESTORED_PART + bytes(4), b"\x01"),
+        (keys.RANGE + keys.STAGING + keys.STAGED_LOAD + bytes(513), _LOAD),
+        (keys.staged_prefix(keys.STAGED_CHUNK, b"q") + bytes(43), b"\x90"),
+        (keys.staged_prefix(keys.STAGED_CHUNK, b"q" * 513) + bytes(44), b"\x90"),
+        (keys.staged_prefix(keys.STAGED_QUERY, b"q"), b"\x90"),
         (keys.head_key(b"a"), b""),
         (keys.head_key(b"a"), _head(1 << 60)),
         (keys.head_key(b"a"), _head(1, kind=b"\x02")),
@@ -396,9 +404,14 @@ def test_each_kind_of_record_is_in_an_image_or_left_out_on_purpose() -> None:
     drawn = re.findall(r" 03 range ([0-9A-F]{2}) ", keys.__doc__ or "")
     left_out = {
         each for each in drawn
-        if entries.table_of(keys.RANGE + bytes.fromhex(each) + keys.STAGED_QUERY) is None
+        if entries.table_of(keys.RANGE + bytes.fromhex(each) + keys.STAGED_LOAD) is None
     }  # fmt: skip
     of_several_ranges = {"06", "07", "0A", "0B"}  # an image is one of a store of one range
+    drawn = re.findall(r" 07 ([0-9A-F]{2}) ", keys.__doc__ or "")
+    assert tuple(map(bytes.fromhex, drawn)) == keys.STAGED_SUBSPACES
+    assert {entries.table_of(keys.staged_prefix(each, b"q")) for each in keys.STAGED_SUBSPACES} == {
+        "staging"
+    }
     trail = "0C"  # it leads from one image to the next
     assert left_out == {"04", "05", trail, *of_several_ranges}, "only counters are in an image"
 

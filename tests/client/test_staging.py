@@ -30,9 +30,11 @@ from postroom.messaging.ingest.requests import (
     StageRows,
     Winner,
 )
-from postroom.messaging.ingest.staging import QueryRecord, StagedRecords
+from postroom.messaging.ingest.staging import QueryRecord, StagedRecords, job_name, query_key
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import Delete, Increment, Put
 from tests.client.stores import Store
 
@@ -188,7 +190,7 @@ def test_an_attempt_that_could_not_be_applied_wholly_is_not_published(
         publish(db, (1, 1))
     with pytest.raises(Invalid, match="name each once"):
         publish(db, (2, 1), (2, 1))
-    with pytest.raises(Invalid, match="another batch"):
+    with pytest.raises(Invalid, match="0 of the 1 chunks"):
         db.staging.publish(b"another", 0, job_of(1), [(attempt_of(2), 1)])
     with pytest.raises(Invalid, match="another batch"):
         publish(db, (2, 1), batch=1)
@@ -317,12 +319,12 @@ class Turns:
 
 
 def test_a_list_of_staged_batches_is_read_over_short_turns() -> None:
-    at = StagedRecords(1)
+    at = StagedRecords(1, Bounds(RangeDescriptor(1)))
     names = [b"%03d" % number for number in range(95)]
     record = encode(QueryRecord(7, 1, False, None))
     view: Any = Turns(
-        {at.queries + name: record for name in names}
-        | {at.jobs.prefix + name: b"" for name in names[:33]}
+        {query_key(name): record for name in names}
+        | {at.jobs.prefix + job_name(name, job_of(1)): b"" for name in names[:33]}
     )
     answer: Any = at.read_staging(view, ReadStaging())
     try:

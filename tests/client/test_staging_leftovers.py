@@ -69,7 +69,7 @@ def test_a_batch_left_half_published_is_found_among_many_queries(
     store: Store, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "STAGED_COUNTED_MAX", 3)
-    monkeypatch.setattr(staging, "UNFINISHED_AT_ONCE", 2)
+    monkeypatch.setattr(staging, "STAGED_UNFINISHED_MAX", 2)
     db = store.db
     for number in range(8):
         db.staging.publish(b"a%d" % number, 0, job_of(50 + number), [])

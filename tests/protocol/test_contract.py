@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroom.messaging.bulk_requests import ScanRecords, cursor_at
-from postroom.messaging.ingest.requests import AbortStaged
+from postroom.messaging.ingest.requests import BeginLoad, LoadRows
 from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.requests import (
     Attempt,
@@ -75,6 +75,12 @@ WIDER: Final[dict[type[Request], str]] = {
     ListScheduled: "an entry about a key lies in the outbox of the range that has sent it",
 }
 """The requests that concern more than the keys in their fields, and why."""
+
+NARROWER: Final[dict[type[Request], str]] = {
+    BeginLoad: "a range begins the load of its own part of the span",
+    LoadRows: "a range loads the first rows, up to its end",
+}
+"""The requests that concern a part of the keys in their fields, and why."""
 
 every_request = pytest.mark.parametrize("kind", REQUESTS.all, ids=name_of)
 every_write = pytest.mark.parametrize("kind", REQUESTS.writes, ids=name_of)
@@ -258,6 +264,10 @@ def test_a_request_concerns_the_keys_in_its_fields(kind: type[Request]) -> None:
         keys = KeySet(spans=(request.homes,))
     if kind in WIDER:
         assert concern is Scope.WHOLE_STORE
+    elif kind in NARROWER:
+        assert isinstance(concern, KeySet)
+        assert len(concern.keys) == 1
+        assert set(concern.keys) <= set(bytes_in(request))
     elif isinstance(concern, KeySet):
         assert set(keys.keys) <= set(concern.keys)
         assert set(keys.spans) == set(concern.spans)
@@ -322,11 +332,6 @@ def test_a_scan_of_records_goes_on_at_the_key_of_its_cursor() -> None:
         onward = msgspec.structs.replace(first, cursor=cursor_at(table, b"m\x00"))
         assert onward.concerns() == KeySet(spans=((b"m\x00", b"z"),))
     assert ScanRecords("outbox", b"a", b"z", 1).concerns() == KeySet((b"a",))
-
-
-def test_rows_that_are_staged_lie_anywhere() -> None:
-    of_a_sink = AbortStaged(b"", 1, bytes(24), b"sink")
-    assert of_a_sink.concerns() is Scope.WHOLE_STORE
 
 
 def test_the_recipients_of_messages_have_no_part_in_their_transaction() -> None:

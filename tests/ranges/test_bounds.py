@@ -93,7 +93,9 @@ def test_a_range_that_was_never_split_contains_every_key() -> None:
     own = Bounds(read_descriptor(engine, 1))
     assert own.is_whole
     assert own.descriptor.generation == 1
-    assert [span.upper for span in own.spans] == [keys.MAIL, keys.DATA, keys.DATA_END]
+    ends = [keys.MAIL, keys.DATA, keys.DATA_END]
+    ends += [keys.after_prefix(keys.STAGED + each) for each in keys.STAGED_SUBSPACES]
+    assert [span.upper for span in own.spans] == ends
     assert all(own.contains(key) for key in ODD_KEYS)
 
 

@@ -22,6 +22,7 @@ from postroom.messaging.ingest.requests import (
     BeginLoad,
     BeginRestore,
     CheckImage,
+    LoadRows,
     StageRows,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueMessage
@@ -275,24 +276,33 @@ def test_a_refused_commit_leaves_the_others_of_its_turn_alone() -> None:
     assert (first.value(b"0"), first.value(b"2"), second.value(b"z")) == (b"x", b"x", None)
 
 
-def test_rows_for_keys_of_another_range_are_not_staged() -> None:
-    first, _ = side_by_side(b"m")
-
-    def stage(*rows: Any) -> None:
-        packed = msgspec.msgpack.encode(rows)
-        first.commit(StageRows(b"a query", 1, b"j" * 24, b"", b"a" * 16, 0, packed))
-
+def test_rows_are_staged_in_the_range_of_their_query_alone() -> None:
+    first, second = side_by_side(b"m")
+    packed = msgspec.msgpack.encode([Put(b"a", b"1"), Put(b"z", b"1")])
+    request = StageRows(b"a query", 1, b"j" * 24, b"", b"a" * 16, 0, packed)
+    first.commit(request)
     with pytest.raises(WrongRange):
-        stage(Put(b"a", b"1"), Put(b"z", b"1"))
-    stage(Put(b"a", b"1"), Put(b"b", b"1"))
+        second.commit(request)
 
 
 def test_a_load_of_a_span_finds_out_whether_the_span_is_empty_in_its_range() -> None:
     first, second = side_by_side(b"m")
     second.fill((b"m",))
-    first.commit(BeginLoad(b"load", b"r" * 16, b"", b"m"))
+    first.commit(BeginLoad(b"load", b"r" * 16, b"", None, b""))
+    with pytest.raises(Invalid, match="not empty"):
+        second.commit(BeginLoad(b"load", b"r" * 16, b"", None, b"m"))
     with pytest.raises(WrongRange):
-        first.commit(BeginLoad(b"another", b"r" * 16, b"l", None))
+        first.commit(BeginLoad(b"another", b"r" * 16, b"l", None, b"m"))
+
+
+def test_a_range_loads_the_rows_before_its_end() -> None:
+    first, second = side_by_side(b"m")
+    run, keys_ = b"r" * 16, [b"k", b"l", b"m", b"n"]
+    for each, at in ((first, b""), (second, b"m")):
+        each.commit(BeginLoad(b"load", run, b"", None, at))
+    assert first.commit(LoadRows(b"load", run, keys_, [b"1"] * 4)).answers == [2]
+    assert second.commit(LoadRows(b"load", run, keys_[2:], [b"1"] * 2)).answers == [2]
+    assert (first.value(b"l"), second.value(b"m")) == (b"1", b"1")
 
 
 # --- queues ---------------------------------------------------------------------------------------

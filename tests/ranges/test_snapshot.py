@@ -209,7 +209,7 @@ INSIDE = keys.head_key(b"k")
         [(keys.store_key("store"), b"another node")],
         [(keys.raft_log_prefix(1) + b"h", b"another term")],
         [(keys.record_key(2, "applied"), b"another range")],
-        [(keys.DATA_END, b"past the end")],
+        [(keys.STAGED_END, b"past the end")],
         [(INSIDE, b"1"), (INSIDE, b"2")],
         [(INSIDE + b"2", b"1"), (INSIDE, b"2")],
         [(INSIDE, None)],

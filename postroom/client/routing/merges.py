@@ -37,9 +37,11 @@ from postroom.client.routing.queue_merges import (
     summed_stats,
 )
 from postroom.client.routing.range_cache import RangeCache
+from postroom.limits import STAGED_COUNTED_MAX, STAGED_UNFINISHED_MAX
 from postroom.messaging import due
 from postroom.messaging.bulk_requests import RecordsPage, ScanRecords, cursor_at
 from postroom.messaging.history_requests import FindCommits, TraceMessage
+from postroom.messaging.ingest.requests import ReadStaging, Staging
 from postroom.messaging.queues.queries import (
     FindHomes,
     FindRangeStarts,
@@ -122,16 +124,12 @@ def shared(request: Any, parts: int) -> Any:
 def merged(request: Any, answered: list[AnsweredPart]) -> Any:
     """Return the answer to a request, of the answers to its parts."""
     kind = type(request)
-    if kind is GetMany:
-        return _values(request, answered)
     if kind is Scan or kind is ReverseScan:
         return _page(request, *answered[0])
     if kind is ScanRecords:
         return _records(request, *answered[0])
-    if kind is ListInboxes:
-        return _inboxes(request, answered)
-    if kind is ClaimQueue:
-        return joined_answers(request, answered)
+    if kind in _MERGES_BY_REQUEST:
+        return _MERGES_BY_REQUEST[kind](request, answered)
     return MERGES[kind]([each.answer for each in answered])
 
 
@@ -187,6 +185,18 @@ def _inboxes(request: ListInboxes, answered: list[AnsweredPart]) -> list[Inbox]:
     found: list[Inbox] = [each for part in answered for each in part.answer]
     found.sort(key=attrgetter("key") if request.by_key else attrgetter("oldest"))
     return found[: request.inboxes_max]
+
+
+def _staging(request: ReadStaging, answered: list[AnsweredPart]) -> Staging:
+    """Return the first queries of all ranges, which are in the order of their keys, and sums."""
+    every: list[Staging] = [part.answer for part in answered]
+    queries = sorted((query for each in every for query in each.queries), key=attrgetter("query"))
+    most = STAGED_UNFINISHED_MAX if request.unfinished else STAGED_COUNTED_MAX
+    counts = (
+        min(sum(map(attrgetter(name), every)), STAGED_COUNTED_MAX)
+        for name in ("jobs", "attempts", "loads")
+    )
+    return Staging(queries[:most], *counts)
 
 
 def _in_order(answers: Iterable[list[RangeInfo]]) -> list[RangeInfo]:
@@ -280,6 +290,14 @@ MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
 }
 """The functions that make one answer of several, if it takes nothing but the answers."""
 
+_MERGES_BY_REQUEST: Final[Mapping[type[Request], Callable[[Any, list[AnsweredPart]], Any]]] = {
+    ClaimQueue: joined_answers,
+    GetMany: _values,
+    ListInboxes: _inboxes,
+    ReadStaging: _staging,
+}
+"""The functions that make one answer of several, for a request."""
+
 WINDOWS: Final[Mapping[type[Request], int]] = {Lock: 1, ScanChanges: 32}
 """The number of parts that are under way at a time, in the order of their ranges; else all are."""
 
@@ -287,7 +305,7 @@ AT_ONCE: Final[frozenset[type[Request]]] = frozenset({BeStill, ProtectWhole})
 """The requests whose parts an embedded store, too, sends before it awaits the first answer."""
 
 DIVISIBLE: Final[frozenset[type[Request]]] = frozenset(
-    {*MERGES, ClaimQueue, GetMany, ListInboxes, ReverseScan, Scan, ScanRecords}
+    {*MERGES, *_MERGES_BY_REQUEST, ReverseScan, Scan, ScanRecords}
 )
 """The requests that may go to several ranges."""
 

@@ -21,6 +21,14 @@ or 4 MiB with what they overwrite. A batch that is no larger is one transaction.
 part of a larger one. Each row takes effect exactly once, since a step writes rows and cursor
 together.
 
+*Ranges.* All of a query lies in the range of its name. A step carries out the rows for keys of that
+range, and sends the others: they become outgoing entries (:mod:`..handover`), in the same write. A
+batch is applied when these have arrived, too. If too much is on its way, a step ends early.
+
+The outbox stays when a query goes to the right half of a split. Therefore the split waits until
+what its publication has sent has arrived, and no step sends anything meanwhile. Else a later row of
+a key could overtake an earlier one.
+
 Invariants:
 
 * a query's last batch never sinks, and a batch is published at most once;
@@ -32,20 +40,17 @@ Invariants:
 A row that cannot be carried out (an increment of something that is no integer) becomes a dead
 letter, like a deferred update. A row for a queue that no longer exists stops the publication until
 the queue exists again: nothing is lost.
-
-*Left out.* More ranges: each would stage rows of its own keys, and the decision would be one
-record, in the range of the query, that the others read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from postroom.errors import Error, Invalid, shorten
+from postroom.errors import Error, Invalid, OutboxFull, Unavailable, shorten
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.messaging.ingest.machine import (
@@ -69,17 +74,23 @@ from postroom.messaging.ingest.staging import (
     StagedRecords,
     StepRoom,
     TaskAttemptRecord,
+    attempt_key,
     batch_of,
+    chunk_key,
+    job_name,
+    query_key,
     rows,
     winners,
+    winners_key,
 )
+from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, Executable
 from postroom.messaging.undelivered import DeadLetters
-from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry, WriteEvaluator
+from postroom.ranges.transactions.intents import IntentTable, MeetsIntent
 
 _TOUCHED_SECONDS: Final = 60.0
 """The age in seconds at which the time in a job's record is written again."""
@@ -95,13 +106,19 @@ class StagedBatches:
         records: the records of the range.
         dead_letters: the dead letters, for rows that cannot be carried out.
         writes: the evaluators that carry out rows.
-        bounds: the bounds of the range. All rows lie within them.
+        enqueue: carries out a row for a queue.
+        outboxes: the outboxes of the range.
+        intents: the transactions that are prepared here, for which rows wait.
+        paused: the first query that goes right in a split for which steps wait, and since when.
     """
 
     records: StagedRecords
     dead_letters: DeadLetters
     writes: dict[type, WriteEvaluator]
-    bounds: Bounds
+    enqueue: Callable[[Evaluation, EnqueueInQueue], None]
+    outboxes: Outboxes
+    intents: IntentTable
+    paused: tuple[bytes, int] | None = None
 
     def register(self, registry: Registry) -> None:
         """Register the requests."""
@@ -119,35 +136,36 @@ class StagedBatches:
         """Evaluate ``StageRows``.
 
         Raises:
-            WrongRange: some rows concern keys of other ranges.
             Invalid: the job was aborted, or these are no rows.
         """
         if self.records.is_over(ctx, request.query, request.batch):
             return False
         self._check_open(ctx, request)
-        engine_key = self.records.chunk(request.job, request.task_attempt, request.number)
+        of_attempt = attempt_key(request.query, request.job, request.task_attempt)
+        engine_key = chunk_key(of_attempt, request.number)
         if ctx.get(engine_key) is not None:
             return None  # sent again
-        check_rows(request.rows, self.bounds)
-        known = self.records.task_attempt(ctx, request.job, request.task_attempt)
+        check_rows(request.rows)
+        known = self.records.task_attempt(ctx, of_attempt)
         ctx.writes[engine_key] = request.rows
         ctx.grow(len(request.rows) + len(engine_key) + 3 * WRITE_BYTES)
         more = TaskAttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
-        self.records.put(ctx, self.records.task_attempts + request.job + request.task_attempt, more)
+        self.records.put(ctx, of_attempt, more)
         ctx.steps += 4
         return None
 
     def _check_open(self, ctx: Evaluation, request: StageRows) -> None:
         """Check that the job may stage; create its record if there is none."""
         batch = StagedBatch(request.query, request.batch, request.sink)
-        known = self.records.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
+        name = job_name(request.query, request.job)
+        known = self.records.jobs.read(ctx, name) or Ingest(IngestState.NONE, batch)
         if IngestEvent.ADD not in TRANSITIONS[StagedBatch][known.state]:
             raise refused(request.job, batch, IngestEvent.ADD)
         if not _is_of(known, request):
             raise Invalid("this job writes another batch; nothing was staged: make up a new job")
         is_new = known.state is IngestState.NONE
         if is_new or ctx.timestamp - known.at > from_seconds(_TOUCHED_SECONDS):
-            self.records.jobs.move(ctx, request.job, known, IngestEvent.ADD)
+            self.records.jobs.move(ctx, name, known, IngestEvent.ADD)
 
     # --- publishing
 
@@ -168,22 +186,22 @@ class StagedBatches:
                     "was published: finish that first (db.staging.finish)"
                 )
         batch = StagedBatch(request.query, request.batch, b"")
-        job = self.records.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
+        name = job_name(request.query, request.job)
+        job = self.records.jobs.read(ctx, name) or Ingest(IngestState.NONE, batch)
         _check_names(request, job)
-        self.records.jobs.move(ctx, request.job, job, IngestEvent.END, source=batch)
+        self.records.jobs.move(ctx, name, job, IngestEvent.END, source=batch)
         yield from self._check_complete(ctx, request)
         record = QueryRecord(request.batch, ctx.timestamp, request.once, AppliedUpTo(request.job))
-        self.records.put(ctx, self.records.queries + request.query, record)
-        self.records.put(ctx, self.records.publications + request.query, request.winners)
+        self.records.put(ctx, query_key(request.query), record)
+        self.records.put(ctx, winners_key(request.query), request.winners)
         more = yield from self._step(ctx, request.query, record, request.winners)
         return [True, more]
 
     def _check_complete(self, ctx: Evaluation, request: PublishStaged) -> Steps:
         """Check that all chunks of all attempts are there."""
         for winner in request.winners:
-            check_chunks(
-                request, winner, self.records.task_attempt(ctx, request.job, winner.task_attempt)
-            )
+            of_attempt = attempt_key(request.query, request.job, winner.task_attempt)
+            check_chunks(request, winner, self.records.task_attempt(ctx, of_attempt))
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
@@ -193,7 +211,7 @@ class StagedBatches:
         record = self.records.query(ctx, request.query)
         if record is None or record.cursor is None:
             return False
-        stored = ctx.get(self.records.publications + request.query)
+        stored = ctx.get(winners_key(request.query))
         won = [] if stored is None else winners.decode(stored)
         more: bool = yield from self._step(ctx, request.query, record, won)
         return more
@@ -201,21 +219,44 @@ class StagedBatches:
     def _step(
         self, ctx: Evaluation, query: bytes, record: QueryRecord, won: list[Winner]
     ) -> Generator[None, None, bool]:
-        """Apply some rows; if there are none left, delete some of the staged records."""
+        """Apply some rows; if there are none left, delete some of the staged records.
+
+        Raises:
+            OutboxFull, Unavailable, MeetsIntent: no row can be carried out now.
+        """
         cursor = record.cursor
         assert cursor is not None
-        room = StepRoom(ctx)
+        self._check_pause(query)
+        room, name = StepRoom(ctx), job_name(query, cursor.job)
         while cursor.winner < len(won) and room.is_left():
-            cursor = yield from self._apply_chunk(ctx, won[cursor.winner], cursor, room)
-        if cursor.winner == len(won) and self.records.drop(ctx, cursor.job, room):
-            ctx.writes[self.records.publications + query] = None
-            job = self.records.jobs.read(ctx, cursor.job)
-            if job is not None:
-                self.records.jobs.move(ctx, cursor.job, job, IngestEvent.LAST)
-            self._remember(ctx, query, record, None, room.dead)
-            return False
+            cursor = yield from self._apply_chunk(ctx, query, won[cursor.winner], cursor, room)
+        if cursor.winner == len(won) and self.records.drop(ctx, name, room):
+            if self._has_arrived(ctx, cursor):
+                self._end(ctx, query, name)
+                self._remember(ctx, query, record, None, room.dead)
+                return False
+            if cursor.sent_at:
+                raise Unavailable(
+                    f"batch {record.batch} of {shorten(query)} has rows on their way to other "
+                    "ranges; nothing was changed: try again"
+                )
+            if not room.done:  # else this proposal has yet to send its messages
+                cursor = msgspec.structs.replace(cursor, sent_at=ctx.timestamp)
         self._remember(ctx, query, record, cursor, room.dead)
         return True
+
+    def _has_arrived(self, ctx: Evaluation, cursor: AppliedUpTo) -> bool:
+        """Return whether all that was sent to other ranges has arrived."""
+        if not self.outboxes.may_send():
+            return True
+        return cursor.sent_at > 0 and not self.outboxes.has_sent_up_to(ctx, cursor.sent_at)
+
+    def _end(self, ctx: Evaluation, query: bytes, name: bytes) -> None:
+        """Delete the records of a publication, and of its job."""
+        ctx.writes[winners_key(query)] = None
+        job = self.records.jobs.read(ctx, name)
+        if job is not None:
+            self.records.jobs.move(ctx, name, job, IngestEvent.LAST)
 
     def _remember(
         self,
@@ -226,21 +267,28 @@ class StagedBatches:
         died: int,
     ) -> None:
         changed = msgspec.structs.replace(record, cursor=cursor, dead=record.dead + died)
-        self.records.put(ctx, self.records.queries + query, changed)
+        self.records.put(ctx, query_key(query), changed)
 
     def _apply_chunk(
-        self, ctx: Evaluation, winner: Winner, cursor: AppliedUpTo, room: StepRoom
+        self, ctx: Evaluation, query: bytes, winner: Winner, cursor: AppliedUpTo, room: StepRoom
     ) -> Generator[None, None, AppliedUpTo]:
         """Apply as many rows of a chunk as there is room for; return where to go on."""
-        engine_key = self.records.chunk(cursor.job, winner.task_attempt, cursor.chunk)
+        of_attempt = attempt_key(query, cursor.job, winner.task_attempt)
+        engine_key = chunk_key(of_attempt, cursor.chunk)
         stored = ctx.get(engine_key)
         assert stored is not None, "a chunk of a published task attempt is gone"
         requests, number = rows.decode(stored), cursor.row
         while number < len(requests):
             if not room.is_left():
                 return msgspec.structs.replace(cursor, row=number)
-            room.dead += self._carry_out(ctx, requests[number])
-            room.rows -= 1
+            try:
+                room.dead += self._carry_out(ctx, requests[number])
+            except (OutboxFull, MeetsIntent):
+                if not room.done:
+                    raise
+                room.rows = room.done  # the next step begins with this row
+                continue
+            room.done += 1
             number += 1
             if ctx.is_used_up():
                 yield
@@ -248,7 +296,7 @@ class StagedBatches:
         ctx.grow(len(engine_key))
         if cursor.chunk + 1 < winner.chunks:
             return AppliedUpTo(cursor.job, cursor.winner, cursor.chunk + 1)
-        ctx.writes[self.records.task_attempts + cursor.job + winner.task_attempt] = None
+        ctx.writes[of_attempt] = None
         return AppliedUpTo(cursor.job, cursor.winner + 1)
 
     def _carry_out(self, ctx: Evaluation, request: Any) -> bool:
@@ -256,8 +304,18 @@ class StagedBatches:
 
         Evaluators fail before they write anything, so there is nothing to undo.
         """
+        if self.intents.by_transaction and request.participates():
+            self.intents.check_writer(request.concerns())
+        outgoing = self.outboxes.executable.outgoing
         try:
-            self.writes[type(request)](ctx, request)
+            if isinstance(request, EnqueueInQueue):
+                self.enqueue(ctx, request)
+            elif not isinstance(request, EnqueueMessage) and (
+                outgoing.may_go_out() and outgoing.update_goes_out(ctx.scratch, request)
+            ):
+                self._send(ctx, request)
+            else:
+                self.writes[type(request)](ctx, request)
             return False
         except Error as error:
             if isinstance(request, EnqueueMessage | EnqueueInQueue) or not isinstance(
@@ -265,11 +323,47 @@ class StagedBatches:
             ):
                 raise
             entry = Executable(request, ctx.transaction_id, ctx.source)
-            id_ = ctx.stamp + keys.u64(ctx.range_id) + ctx.next_ordinal()
-            self.dead_letters.bury(ctx, id_, entry, f"{type(error).__name__}: {error}")
+            self.dead_letters.bury(
+                ctx, self._new_id(ctx), entry, f"{type(error).__name__}: {error}"
+            )
             # Counters are conserved: a dead row counts as sent, like a deferred update.
             ctx.count("enqueued")
             return True
+
+    def _send(self, ctx: Evaluation, request: Any) -> None:
+        """Send a row to the range of its key.
+
+        Raises:
+            OutboxFull: too much is on its way already.
+        """
+        outgoing = self.outboxes.executable.outgoing
+        outgoing.check_room()
+        entry = Executable(request, ctx.transaction_id, ctx.source)
+        outgoing.store(ctx, self._new_id(ctx), entry)
+        ctx.count("enqueued")
+        ctx.steps += 1
+
+    def _new_id(self, ctx: Evaluation) -> bytes:
+        return ctx.stamp + keys.u64(ctx.range_id) + ctx.next_ordinal()
+
+    # --- splits
+
+    def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
+        """Return whether a split has to wait for what queries from ``key`` on have sent.
+
+        They send nothing more then.
+        """
+        if not self.records.has_unfinished_from(ctx, key):
+            return False
+        if self.paused is None:
+            self.paused = key, ctx.timestamp
+        return self.outboxes.has_sent_up_to(ctx, self.paused[1])
+
+    def _check_pause(self, query: bytes) -> None:
+        if self.paused is not None and query >= self.paused[0]:
+            raise Unavailable(
+                f"the range of {shorten(query)} is about to split; nothing was changed: try again"
+            )
 
     def forget(self, ctx: Evaluation, request: ForgetQuery) -> bool:
         """Evaluate ``ForgetQuery``.
@@ -285,7 +379,7 @@ class StagedBatches:
                 f"batch {record.batch} of {shorten(request.query)} is not applied yet; nothing was "
                 "forgotten: finish that first (db.staging.finish)"
             )
-        ctx.writes[self.records.queries + request.query] = None
+        ctx.writes[query_key(request.query)] = None
         return True
 
 
@@ -307,11 +401,10 @@ def _is_of(job: Ingest, request: StageRows | PublishStaged) -> bool:
     return (batch.query, batch.number) == (request.query, request.batch)
 
 
-def check_rows(packed: bytes, bounds: Bounds) -> None:
+def check_rows(packed: bytes) -> None:
     """Check that these are rows, and that they can be carried out.
 
     Raises:
-        WrongRange: some concern keys outside of the bounds.
         Invalid, ValueTooLarge: they are not, or cannot.
     """
     try:
@@ -319,8 +412,6 @@ def check_rows(packed: bytes, bounds: Bounds) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"these are no rows: {error}; nothing was staged") from error
     for row in decoded:
-        if not bounds.is_whole:
-            bounds.check(row)
         if isinstance(row, EnqueueMessage | EnqueueInQueue):
             check_headers(row.headers, row.key)
 

@@ -11,14 +11,26 @@ fails. Thus each row takes effect once, whatever is repeated, and no other write
 is quick because a sorted chunk asks the engine one question: whether there is anything between its
 first and its last key. If there is nothing, no old version is looked for. Readers see rows as they
 come.
+
+Each range that has a part of the span has a record of the load. Both halves of a split have it. A
+client begins in the order of the keys, and ends with the first range, which tells whether the load
+is done::
+
+    begin ──▶ range 1 (done?) ──▶ range 2 ──▶ range 3
+    end       range 1 (done) ◀── range 2 ◀── range 3
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator
+from itertools import islice
+
+import msgspec
 
 from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv import keys, versions
+from postroom.limits import LOADS_MAX
 from postroom.messaging.ingest.machine import (
     Ingest,
     IngestEvent,
@@ -26,18 +38,31 @@ from postroom.messaging.ingest.machine import (
     IngestState,
     LoadedSpan,
     check_sorted,
+    ingests,
     is_empty,
 )
 from postroom.messaging.ingest.requests import BeginLoad, EndLoad, LoadRows
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.contract import KeySet
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry
+from postroom.ranges.transactions.intents import IntentTable
 
 
 class BulkLoads:
-    """The bulk loads of one range."""
+    """The bulk loads of one range.
 
-    def __init__(self, range_id: int) -> None:
+    Args:
+        range_id: the id of the range.
+        bounds: the bounds of the range.
+        intents: the transactions that are prepared here, for which rows wait.
+    """
+
+    def __init__(self, range_id: int, bounds: Bounds, intents: IntentTable) -> None:
         self._loads = Ingests(keys.staging_prefix(range_id, keys.STAGED_LOAD), LoadedSpan)
+        self._bounds = bounds
+        self._intents = intents
 
     def register(self, registry: Registry) -> None:
         """Register the requests."""
@@ -49,11 +74,13 @@ class BulkLoads:
         """Evaluate ``BeginLoad``; return whether the load is finished already.
 
         Raises:
-            Invalid: the span is not empty, or the load was begun with another one.
+            Invalid: the span is not empty, or the load was begun with another one; or the range has
+                too many loads.
         """
         known, source = self._loads.read(ctx, request.name), LoadedSpan(request.start, request.end)
         if known is None:
-            yield from _check_empty(ctx, request)
+            self._check_number(ctx)
+            yield from self._check_empty(ctx, request)
             known = Ingest(IngestState.NONE, source)
         elif known.source != source:
             assert isinstance(known.source, LoadedSpan)
@@ -62,12 +89,12 @@ class BulkLoads:
                 f"{shorten(known.source.start)} on; nothing was changed: take the same one, or "
                 "another name"
             )
-        elif known.state is IngestState.DONE:
+        elif known.state is IngestState.DONE and self._bounds.contains(request.start):
             return True
         self._loads.move(ctx, request.name, known, IngestEvent.BEGIN, run=request.run)
         return False
 
-    def load(self, ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
+    def load(self, ctx: Evaluation, request: LoadRows) -> Generator[None, None, int]:
         """Evaluate ``LoadRows``.
 
         Raises:
@@ -85,11 +112,25 @@ class BulkLoads:
                 f"the key {shorten(out)} is outside of the span of the load "
                 f"{shorten(request.name)}; nothing was changed: give a span that has all keys"
             )
-        upper = keys.data_span(last + b"\x00", None).lower
+        request = self._within(request)
+        if self._intents.by_transaction:
+            self._intents.check_writer(KeySet(tuple(request.keys)))
+        upper = keys.data_span(request.keys[-1] + b"\x00", None).lower
         if is_empty(ctx, keys.head_key(first), upper):
             yield from _insert(ctx, request)
         else:
             yield from _insert_one_by_one(ctx, request)
+        return len(request.keys)
+
+    def _within(self, request: LoadRows) -> LoadRows:
+        """Return the rows before the end of the range."""
+        end = self._bounds.end
+        if end is None or request.keys[-1] < end:
+            return request
+        rows = bisect_left(request.keys, end)
+        return msgspec.structs.replace(
+            request, keys=request.keys[:rows], values=request.values[:rows]
+        )
 
     def end(self, ctx: Evaluation, request: EndLoad) -> bool:
         """Evaluate ``EndLoad``; return whether the run was the present one."""
@@ -102,25 +143,50 @@ class BulkLoads:
         self._loads.move(ctx, request.name, known, event, run=b"")
         return True
 
-
-def _check_empty(ctx: Evaluation, request: BeginLoad) -> Generator[None, None, None]:
-    """Check that no key of the span has a value. Deleted ones do not count."""
-    span = keys.data_span(request.start, request.end)
-    at = span.lower
-    while True:
-        found = next(ctx.iterate(at, span.upper), None)
-        if found is None:
-            return
-        key = keys.user_key(found[0])
-        if versions.payload(versions.newest(ctx, key)) is not None:
+    def _check_number(self, ctx: Evaluation) -> None:
+        prefix = self._loads.prefix
+        known = islice(ctx.iterate(prefix, keys.after_prefix(prefix)), LOADS_MAX)
+        number = sum(1 for _ in known)
+        ctx.steps += number
+        if number == LOADS_MAX:
             raise Invalid(
-                f"the span of the load {shorten(request.name)} is not empty: {shorten(key)} has a "
-                "value; nothing was changed: load into an empty span, or write with mode=put"
+                f"a range has {LOADS_MAX} bulk loads, the most that it remembers; nothing was "
+                "changed in it: db.staging.sweep(3600) forgets those that are done since an hour"
             )
-        at = keys.data_span(key + b"\x00", None).lower
-        ctx.steps += 3
-        if ctx.is_used_up():
-            yield
+
+    def _check_empty(self, ctx: Evaluation, request: BeginLoad) -> Generator[None, None, None]:
+        """Check that no key of the span has a value here. Deleted ones do not count."""
+        span = keys.data_span(*self._bounds.clip(request.start, request.end))
+        at = span.lower
+        while at < span.upper:
+            found = next(ctx.iterate(at, span.upper), None)
+            if found is None:
+                return
+            key = keys.user_key(found[0])
+            if versions.payload(versions.newest(ctx, key)) is not None:
+                raise Invalid(
+                    f"the span of the load {shorten(request.name)} is not empty: {shorten(key)} "
+                    "has a value; nothing was changed: load into an empty span, or write with "
+                    "mode=put"
+                )
+            at = keys.data_span(key + b"\x00", None).lower
+            ctx.steps += 3
+            if ctx.is_used_up():
+                yield
+
+    # --- splits
+
+    def halve(self, ctx: Evaluation, right: RangeDescriptor) -> None:
+        """Stage the records for a right half. Those of the left half lose what is not theirs."""
+        here = self._loads.prefix
+        there = keys.staging_prefix(right.range_id, keys.STAGED_LOAD)
+        for record, stored in list(ctx.iterate(here, keys.after_prefix(here))):
+            span = ingests.decode(stored).source
+            assert isinstance(span, LoadedSpan)
+            if span.end is None or span.end > right.start:
+                ctx.writes[there + record[len(here) :]] = stored
+            if span.start >= right.start:
+                ctx.writes[record] = None
 
 
 def _insert(ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:

@@ -9,7 +9,8 @@ follows. Any other event is refused, with the text of its kind in ``_REFUSALS``:
 
 * A *staged batch* is open from its first chunk on. It ends as published, and is *applying* until
   all its rows are carried out; or it is *closed*: late tasks are refused.
-* A *load* is open for one run. A run that gives up leaves it closed, and another run opens it.
+* A *load* is open for one run. A run that gives up leaves it closed, and another run opens it. It
+  is done when it is done in the range of its first key. Others that are done are opened again.
 * A *restore* closes the store first (*opening*), looks whether it is still empty, and is open then.
   It ends as done, for good; or its entries are removed (*removing*).
 """
@@ -117,7 +118,7 @@ TRANSITIONS: Final[dict[type, dict[IngestState, dict[IngestEvent, IngestState]]]
         _NONE: {_BEGIN: _OPEN},
         _OPEN: {_BEGIN: _OPEN, _ADD: _OPEN, _END: _DONE, _ABORT: _CLOSED, _LAST: _NONE},
         _CLOSED: {_BEGIN: _OPEN, _LAST: _NONE},
-        _DONE: {_LAST: _NONE},
+        _DONE: {_BEGIN: _OPEN, _LAST: _NONE},
     },
     RestoredImage: {
         _NONE: {_BEGIN: _OPENING},

@@ -22,6 +22,7 @@ from postroom.limits import (
     RESTORED_PARTS_MAX,
     STAGED_CHUNK_BYTES_MAX,
     STAGED_CHUNKS_MAX,
+    STAGED_CURSOR_BYTES_MAX,
     STAGED_QUERY_BYTES_MAX,
     STAGED_WINNERS_MAX,
     TRANSACTION_BYTES_MAX,
@@ -32,17 +33,16 @@ from postroom.ranges.contract import (
     Command,
     Concern,
     ConcernsRoot,
-    ConcernsSpan,
     ConcernsStore,
     KeySet,
     NeedsEverything,
     Read,
     Role,
-    Scope,
     Touched,
     Write,
 )
 from postroom.ranges.requests import (
+    Bound,
     Count,
     Delete,
     Increment,
@@ -149,7 +149,7 @@ class AbortStaged(NeedsEverything, AlwaysLong, Write, frozen=True, tag="abort_st
     """A request that fences a job, so that it will not be published.
 
     The answer is whether that is so; it is not if the job was published already. With ``sink``, it
-    fences all jobs of that sink that have staged for the batch, whatever ``job`` and ``query`` are.
+    fences all jobs of that sink that have staged for the batch in the range of ``query``.
     """
 
     answer: ClassVar = bool
@@ -157,22 +157,18 @@ class AbortStaged(NeedsEverything, AlwaysLong, Write, frozen=True, tag="abort_st
     verbs: ClassVar = (Verb.WRITE,)
     frees_room: ClassVar = True
 
-    query: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX)]
+    query: Bound
     batch: Count
     job: Job
     sink: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
 
     def concerns(self) -> Concern:
-        """Return the name of the query, or the whole store if any may be meant."""
-        return Scope.WHOLE_STORE if self.sink or not self.query else KeySet((self.query,))
-
-    def anchor(self) -> bytes:
-        """Return the id of the job."""
-        return self.job
+        """Return the name of the query."""
+        return KeySet((self.query,))
 
 
-class SweepStaged(AlwaysLong, ConcernsStore, Write, frozen=True, tag="sweep_staged"):
-    """A request to delete some records that are of no use any more.
+class SweepStaged(NeedsEverything, AlwaysLong, Write, frozen=True, tag="sweep_staged"):
+    """A request to delete some records that are of no use any more, in the range of ``at``.
 
     These are rows staged for aborted jobs and for published batches, and records older than
     ``seconds``. The answer is where to go on; empty: that was all.
@@ -187,7 +183,12 @@ class SweepStaged(AlwaysLong, ConcernsStore, Write, frozen=True, tag="sweep_stag
     frees_room: ClassVar = True
 
     seconds: Seconds
-    begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
+    begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_CURSOR_BYTES_MAX)] | None = None
+    at: Bound = b""
+
+    def concerns(self) -> Concern:
+        """Return a key of the range."""
+        return KeySet((self.at,))
 
 
 class ForgetQuery(NeedsEverything, Write, frozen=True, tag="forget_query"):
@@ -205,11 +206,12 @@ class ForgetQuery(NeedsEverything, Write, frozen=True, tag="forget_query"):
         return KeySet((self.query,))
 
 
-class BeginLoad(NeedsEverything, AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
-    """A request to begin a bulk load into ``[start, end)``.
+class BeginLoad(NeedsEverything, AlwaysLong, Write, frozen=True, tag="begin_load"):
+    """A request to begin a bulk load into ``[start, end)``, in the range of ``at``.
 
-    The span is empty, or the load was begun under the same name. The answer is whether it was
-    finished already. From now on only ``run`` may add to it.
+    The part of the span in this range is empty, or the load was begun there under the same name.
+    The answer is whether the load was finished already, which the range of ``start`` tells. From
+    now on only ``run`` may add to it.
     """
 
     answer: ClassVar = bool
@@ -220,19 +222,21 @@ class BeginLoad(NeedsEverything, AlwaysLong, ConcernsSpan, Write, frozen=True, t
     run: TaskAttemptId
     start: Key
     end: Key | None
+    at: Bound
 
-    def anchor(self) -> bytes:
-        """Return the name of the load."""
-        return self.name
+    def concerns(self) -> Concern:
+        """Return a key of the range."""
+        return KeySet((self.at,))
 
 
 class LoadRows(NeedsEverything, AlwaysLong, Write, frozen=True, tag="load_rows"):
     """A request to load values of keys that do not exist yet, in rising order.
 
-    A key that has the same value is left alone; one with another value fails all.
+    A key that has the same value is left alone; one with another value fails all. The answer is how
+    many rows were loaded: those before the end of the range of the first key.
     """
 
-    answer: ClassVar = None
+    answer: ClassVar = int
     since: ClassVar = 1
     verbs: ClassVar = (Verb.WRITE,)
 
@@ -242,20 +246,18 @@ class LoadRows(NeedsEverything, AlwaysLong, Write, frozen=True, tag="load_rows")
     values: list[Payload]
 
     def concerns(self) -> Concern:
-        """Return the keys."""
-        return KeySet(tuple(self.keys))
-
-    def anchor(self) -> bytes:
         """Return the first key."""
-        return self.keys[0] if self.keys else self.name
+        return KeySet((self.keys[0] if self.keys else self.name,))
 
     def touches(self) -> Touched:
         """Return the span of the keys."""
         return (self.keys[0], self.keys[-1] + b"\x00") if self.keys else None
 
 
-class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):
-    """A request to finish a load; or, if not ``done``, to end this run, so that another may follow.
+class EndLoad(NeedsEverything, Write, frozen=True, tag="end_load"):
+    """A request to finish a load in the range of ``at``.
+
+    If it is not ``done``, only this run ends, and another may follow.
 
     The answer is whether this run was the present one. Without ``keep`` the load is forgotten:
     nobody will repeat it under this name.
@@ -269,10 +271,11 @@ class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):
     run: TaskAttemptId
     done: bool
     keep: bool
+    at: Bound
 
-    def anchor(self) -> bytes:
-        """Return the name of the load."""
-        return self.name
+    def concerns(self) -> Concern:
+        """Return a key of the range."""
+        return KeySet((self.at,))
 
 
 class StagedQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):

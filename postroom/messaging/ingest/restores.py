@@ -212,7 +212,7 @@ class Restoring:
         """Return whether the range has no entry of an image, no older version, and no trail."""
         if ctx.get(keys.record_key(self._range_id, trail.RECORD)) is not None:
             return False
-        for span in (self._bounds.mail, self._bounds.data):
+        for span in images.spans_of_keys(self._bounds.start, self._bounds.end):
             if next(ctx.iterate(*span), None) is not None:
                 return False
         (span,) = images.spans_of_range(self._range_id)
@@ -340,7 +340,8 @@ class Restoring:
 
     def _spans(self) -> list[keys.KeySpan]:
         """Return the spans in which restored entries may be, in order."""
-        return [*images.spans_of_range(self._range_id), self._bounds.mail, self._bounds.data]
+        of_keys = images.spans_of_keys(self._bounds.start, self._bounds.end)
+        return [*images.spans_of_range(self._range_id), *of_keys]
 
     def _is_restored(self, engine_key: bytes) -> bool:
         return engine_key.startswith(self._parts) or (

@@ -1,13 +1,14 @@
 """The stored records of staged batches: their keys, what is told of them, and their end.
 
-They lie in the keyspace ``03 range 09`` (:mod:`postroom.kv.keys`)::
+They lie in the keyspace ``07`` (:mod:`postroom.kv.keys`), under the name of their query as under a
+user key. Thus they belong to the range of that key, and a split moves none of them::
 
     query ─▶ QueryRecord  last batch; while it is applied: of which job, and how far
           ─▶ Winners      attempts to be applied, in order
-    job   ─▶ Ingest       a try to write a batch
-          ─▶ task attempt ─▶ TaskAttemptRecord   how many chunks
-                     ─▶ number ─▶ a chunk: MessagePack, an array of rows
-    swept                 where the next step of sweeping begins
+          ─▶ job ─▶ Ingest       a try to write a batch
+                 ─▶ task attempt ─▶ TaskAttemptRecord   how many chunks
+                        ─▶ number ─▶ a chunk: MessagePack, an array of rows
+    swept                 where the next step of sweeping begins, in each range
 
 Rows that nobody publishes belong to jobs that were aborted, are late, or silent. A step of
 *sweeping* looks at ``STAGED_SWEPT_AT_ONCE_MAX`` records of queries, jobs and bulk loads, in the
@@ -26,7 +27,7 @@ import msgspec
 from postroom import limits
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
-from postroom.limits import STAGED_COUNTED_MAX
+from postroom.limits import STAGED_COUNTED_MAX, STAGED_UNFINISHED_MAX
 from postroom.messaging.ingest.machine import (
     Ingest,
     IngestEvent,
@@ -45,17 +46,25 @@ from postroom.messaging.ingest.requests import (
     SweepStaged,
     Winner,
 )
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View
 from postroom.ranges.ports import Registry
 
 
 class AppliedUpTo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The cursor up to which a publication is applied: winner, chunk and row, counted from 0."""
+    """The cursor up to which a publication is applied.
+
+    Attributes:
+        job: the job.
+        winner, chunk, row: up to where its rows are carried out, counted from 0.
+        sent_at: a timestamp by which all rows for other ranges were sent; 0: not all are.
+    """
 
     job: bytes
     winner: int = 0
     chunk: int = 0
     row: int = 0
+    sent_at: int = 0
 
 
 class QueryRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +92,6 @@ class TaskAttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: int
 
 
-UNFINISHED_AT_ONCE: Final = 100
 _SUBSPACES: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
 
 queries: Final = msgspec.msgpack.Decoder(QueryRecord)
@@ -97,12 +105,14 @@ class StepRoom:
 
     Attributes:
         rows: how many rows it may still carry out.
+        done: how many it has carried out.
         dead: how many rows it has made dead letters.
         deletions: how many keys it may still delete.
     """
 
     def __init__(self, ctx: Evaluation) -> None:
         self.rows = limits.STAGED_STEP_ROWS_MAX
+        self.done = 0
         self.dead = 0
         self.deletions = limits.STAGED_DELETED_AT_ONCE_MAX
         self._ctx = ctx
@@ -110,47 +120,57 @@ class StepRoom:
 
     def is_left(self) -> bool:
         """Return whether there is room for another row."""
-        return self.rows > 0 and self._ctx.bytes + self._ctx.moved < self._bytes_end
+        return self.done < self.rows and self._ctx.bytes + self._ctx.moved < self._bytes_end
 
 
 class StagedRecords:
     """The records of the staged batches of a range, and their engine keys.
 
+    Args:
+        range_id: the id of the range.
+        bounds: the bounds of the range.
+
     Attributes:
-        jobs: the tries to write a batch.
-        queries, task_attempts, loads: the prefixes of the keys of other records.
+        jobs: the tries to write a batch, by the names that :meth:`job_name` returns.
         swept: the key of the record that tells where sweeping goes on.
     """
 
-    def __init__(self, range_id: int) -> None:
-        def prefix(subspace: bytes) -> bytes:
-            return keys.staging_prefix(range_id, subspace)
-
-        self.subspace = prefix
-        self.jobs = Ingests(prefix(keys.STAGED_JOB), StagedBatch)
-        self.queries = prefix(keys.STAGED_QUERY)
-        self.publications = prefix(keys.STAGED_WINNERS)
-        self.task_attempts = prefix(keys.STAGED_TASK_ATTEMPT)
-        self._chunks = prefix(keys.STAGED_CHUNK)
-        self.loads = prefix(keys.STAGED_LOAD)
-        self.swept = prefix(keys.STAGED_SWEPT)
+    def __init__(self, range_id: int, bounds: Bounds) -> None:
+        self._range_id = range_id
+        self._bounds = bounds
+        self.jobs = Ingests(keys.STAGED + keys.STAGED_JOB, StagedBatch)
+        self.swept = keys.staging_prefix(range_id, keys.STAGED_SWEPT)
 
     def register(self, registry: Registry) -> None:
         """Register the read."""
         registry.reads[ReadStaging] = self.read_staging
 
-    def chunk(self, job: bytes, task_attempt: bytes, number: int) -> bytes:
-        """Return the key of a chunk."""
-        return self._chunks + job + task_attempt + keys.u32(number)
+    def prefix(self, subspace: bytes) -> bytes:
+        """Return the key prefix of a subspace; the name of a query, a job or a load follows."""
+        if subspace == keys.STAGED_LOAD:
+            return keys.staging_prefix(self._range_id, subspace)
+        return keys.STAGED + subspace
+
+    def span(self, subspace: bytes) -> keys.KeySpan:
+        """Return the span of the records of the range in a subspace."""
+        if subspace == keys.STAGED_LOAD:
+            prefix = self.prefix(subspace)
+            return keys.KeySpan(prefix, keys.after_prefix(prefix))
+        return keys.staged_span(subspace, self._bounds.start, self._bounds.end)
+
+    def has_unfinished_from(self, ctx: Evaluation, query: bytes) -> bool:
+        """Return whether a batch of a query from ``query`` on is being applied."""
+        _, upper = self.span(keys.STAGED_WINNERS)
+        return next(ctx.iterate(winners_key(query), upper), None) is not None
 
     def query(self, reader: Evaluation | View, query: bytes) -> QueryRecord | None:
         """Return the record of a query; `None`: it has published nothing."""
-        stored = reader.get(self.queries + query)
+        stored = reader.get(query_key(query))
         return None if stored is None else queries.decode(stored)
 
-    def task_attempt(self, ctx: Evaluation, job: bytes, task_attempt: bytes) -> TaskAttemptRecord:
+    def task_attempt(self, ctx: Evaluation, engine_key: bytes) -> TaskAttemptRecord:
         """Return the record of a task attempt."""
-        stored = ctx.get(self.task_attempts + job + task_attempt)
+        stored = ctx.get(engine_key)
         return TaskAttemptRecord(0, 0) if stored is None else task_attempts.decode(stored)
 
     def is_over(self, ctx: Evaluation, query: bytes, batch: int) -> bool:
@@ -163,14 +183,15 @@ class StagedRecords:
         ctx.writes[engine_key] = stored = encode(record)
         ctx.grow(len(engine_key) + len(stored) + WRITE_BYTES)
 
-    def drop(self, ctx: Evaluation, job: bytes, room: StepRoom) -> bool:
+    def drop(self, ctx: Evaluation, name: bytes, room: StepRoom) -> bool:
         """Delete the chunks of a job, as far as there is room; return whether that was all."""
-        prefix = self.task_attempts + job
-        for engine_key, stored in list(first(ctx, prefix, room.deletions + 1)):
-            record, task_attempt = task_attempts.decode(stored), engine_key[len(prefix) :]
+        prefix = keys.STAGED + keys.STAGED_TASK_ATTEMPT + name
+        span = keys.KeySpan(prefix, keys.after_prefix(prefix))
+        for engine_key, stored in list(first(ctx, span, room.deletions + 1)):
+            record = task_attempts.decode(stored)
             end = max(record.end - room.deletions, 0)
             for number in range(end, record.end):
-                ctx.writes[self.chunk(job, task_attempt, number)] = None
+                ctx.writes[chunk_key(engine_key, number)] = None
             room.deletions -= record.end - end
             ctx.steps += record.end - end
             ctx.grow((record.end - end) * len(engine_key))
@@ -187,22 +208,27 @@ class StagedRecords:
             return self._unfinished(view, request.begin)
         found: list[StagedQuery] = []
 
-        def told(query: bytes, stored: bytes) -> None:
-            record = queries.decode(stored)
+        def told(engine_key: bytes, stored: bytes) -> None:
+            record, query = queries.decode(stored), query_of(engine_key)
             found.append(StagedQuery(query, record.batch, record.cursor is not None, record.dead))
 
-        yield from _looked_at(view, self.queries, request.begin, told)
+        span = self.span(keys.STAGED_QUERY)
+        lower = max(query_key(request.begin), span.lower)
+        yield from _looked_at(view, keys.KeySpan(lower, span.upper), told)
         counts = []
-        for prefix in (self.jobs.prefix, self.task_attempts, self.loads):
-            number = yield from _looked_at(view, prefix, b"", lambda _, __: None)
+        for subspace in (keys.STAGED_JOB, keys.STAGED_TASK_ATTEMPT, keys.STAGED_LOAD):
+            number = yield from _looked_at(view, self.span(subspace), lambda _, __: None)
             counts.append(number)
         return Staging(found, *counts)
 
     def _unfinished(self, view: View, begin: bytes) -> Staging:
         """Return the queries that are being applied: only these have stored winners."""
-        prefix, found = self.publications, []
-        for engine_key, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
-            query = engine_key[len(prefix) :]
+        span, found = self.span(keys.STAGED_WINNERS), []
+        lower = max(winners_key(begin), span.lower)
+        for engine_key, stored in first(
+            view, keys.KeySpan(lower, span.upper), STAGED_UNFINISHED_MAX
+        ):
+            query = query_of(engine_key)
             known = self.query(view, query)
             assert known is not None, "a publication has no record of its query"
             found.append(StagedQuery(query, known.batch, unfinished=True, dead=known.dead))
@@ -210,18 +236,49 @@ class StagedRecords:
         return Staging(found, 0, 0, 0)
 
 
+def query_key(query: bytes) -> bytes:
+    """Return the key of the record of a query."""
+    return keys.staged_prefix(keys.STAGED_QUERY, query)
+
+
+def winners_key(query: bytes) -> bytes:
+    """Return the key of the attempts that a query is applying."""
+    return keys.staged_prefix(keys.STAGED_WINNERS, query)
+
+
+def query_of(engine_key: bytes) -> bytes:
+    """Return the query in the key of its record, or of its attempts."""
+    return keys.unescape(engine_key[2 : -len(keys.END_OF_KEY)])
+
+
+def job_name(query: bytes, job: bytes) -> bytes:
+    """Return the name of a job, which follows the subspace in the keys of all that it has."""
+    return keys.escape(query) + job
+
+
+def attempt_key(query: bytes, job: bytes, task_attempt: bytes) -> bytes:
+    """Return the key of the record of a task attempt."""
+    return keys.staged_prefix(keys.STAGED_TASK_ATTEMPT, query) + job + task_attempt
+
+
+def chunk_key(of_attempt: bytes, number: int) -> bytes:
+    """Return the key of a chunk of a task attempt, of which the record has a key."""
+    return keys.STAGED + keys.STAGED_CHUNK + of_attempt[2:] + keys.u32(number)
+
+
 def _looked_at(
-    view: View, prefix: bytes, begin: bytes, look: Callable[[bytes, bytes], None]
+    view: View, span: keys.KeySpan, look: Callable[[bytes, bytes], None]
 ) -> Generator[None, None, int]:
-    """Look at the first records under a prefix; return how many there are."""
-    number, start = 0, begin
+    """Look at the first records of a span; return how many there are."""
+    number, lower = 0, span.lower
     while True:
-        for engine_key, stored in first(view, prefix, STAGED_COUNTED_MAX - number, start):
-            look(engine_key[len(prefix) :], stored)
+        rest = keys.KeySpan(lower, span.upper)
+        for engine_key, stored in first(view, rest, STAGED_COUNTED_MAX - number):
+            look(engine_key, stored)
             number += 1
             view.steps += 1
             if view.is_used_up():
-                start = engine_key[len(prefix) :] + b"\x00"
+                lower = engine_key + b"\x00"
                 break
         else:
             return number
@@ -235,11 +292,13 @@ def batch_of(job: Ingest) -> StagedBatch:
 
 
 def first(
-    reader: Evaluation | View, prefix: bytes, most: int, start: bytes = b""
+    reader: Evaluation | View, span: keys.KeySpan, most: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Iterate over the first pairs under a prefix, from the key on that ends with ``start``."""
+    """Iterate over the first pairs of a span."""
     found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
-    for number, pair in enumerate(found(prefix + start, keys.after_prefix(prefix))):
+    if span.lower >= span.upper:
+        return
+    for number, pair in enumerate(found(*span)):
         if number == most:
             return
         yield pair
@@ -264,28 +323,28 @@ class Sweeping:
         """Evaluate ``AbortStaged``."""
         if not request.sink:
             batch = StagedBatch(request.query, request.batch, b"")
-            return self._fence(ctx, request.job, batch)
+            return self._fence(ctx, job_name(request.query, request.job), batch)
         held = True
-        for job, known in self._all_jobs(ctx):
+        for name, known in self._all_jobs(ctx):
             batch = batch_of(known)
             if (batch.sink, batch.number) == (request.sink, request.batch):
-                held = self._fence(ctx, job, batch) and held
+                held = self._fence(ctx, name, batch) and held
             if ctx.is_used_up():
                 yield
         return held
 
-    def _fence(self, ctx: Evaluation, job: bytes, batch: StagedBatch) -> bool:
+    def _fence(self, ctx: Evaluation, name: bytes, batch: StagedBatch) -> bool:
         """Fence a job; return whether it is not published, and never will be."""
-        known = self._at.jobs.read(ctx, job)
+        known = self._at.jobs.read(ctx, name)
         if known is None:
-            if batch.query and self._at.is_over(ctx, batch.query, batch.number):
+            if self._at.is_over(ctx, batch.query, batch.number):
                 return False
             known = Ingest(IngestState.NONE, batch)
         if known.state is IngestState.APPLYING:
             return False
         if known.state is not IngestState.CLOSED:
-            self._at.jobs.move(ctx, job, known, IngestEvent.ABORT)
-        self._at.drop(ctx, job, StepRoom(ctx))
+            self._at.jobs.move(ctx, name, known, IngestEvent.ABORT)
+        self._at.drop(ctx, name, StepRoom(ctx))
         return True
 
     def sweep(self, ctx: Evaluation, request: SweepStaged) -> Generator[None, None, bytes]:
@@ -304,9 +363,10 @@ class Sweeping:
         for subspace in _SUBSPACES:
             if begin[:1] > subspace:
                 continue
-            start = begin[1:] if begin[:1] == subspace else b""
-            prefix = self._at.subspace(subspace)
-            for engine_key, stored in list(first(ctx, prefix, looks + 1, start)):
+            prefix, span = self._at.prefix(subspace), self._at.span(subspace)
+            if begin[:1] == subspace:
+                span = span._replace(lower=max(prefix + begin[1:], span.lower))
+            for engine_key, stored in list(first(ctx, span, looks + 1)):
                 name = engine_key[len(prefix) :]
                 if not (
                     looks
@@ -342,12 +402,12 @@ class Sweeping:
             is_done = load.state is IngestState.DONE
             is_old = (is_done or name == load.run) and load.at < before
         if is_old:
-            ctx.writes[self._at.subspace(subspace) + name] = None
+            ctx.writes[self._at.prefix(subspace) + name] = None
             room.deletions -= 1
         return True
 
     def _look_at_job(
-        self, ctx: Evaluation, job: bytes, known: Ingest, before: int, room: StepRoom
+        self, ctx: Evaluation, name: bytes, known: Ingest, before: int, room: StepRoom
     ) -> bool:
         batch = batch_of(known)
         is_over = known.at < before or self._at.is_over(ctx, batch.query, batch.number)
@@ -355,20 +415,20 @@ class Sweeping:
         if known.state is IngestState.APPLYING or not (is_over or is_fenced):
             return True
         if not is_fenced:
-            known = self._at.jobs.move(ctx, job, known, IngestEvent.ABORT, at=known.at)
-        if not self._at.drop(ctx, job, room):
+            known = self._at.jobs.move(ctx, name, known, IngestEvent.ABORT, at=known.at)
+        if not self._at.drop(ctx, name, room):
             return False
         if is_over:
-            self._at.jobs.move(ctx, job, known, IngestEvent.LAST)
+            self._at.jobs.move(ctx, name, known, IngestEvent.LAST)
         return True
 
     def _all_jobs(self, ctx: Evaluation) -> Iterator[tuple[bytes, Ingest]]:
-        prefix, start = self._at.jobs.prefix, b""
+        prefix, span = self._at.jobs.prefix, self._at.span(keys.STAGED_JOB)
         while True:
-            found = list(first(ctx, prefix, limits.STAGED_SWEPT_AT_ONCE_MAX, start))
+            found = list(first(ctx, span, limits.STAGED_SWEPT_AT_ONCE_MAX))
             for engine_key, stored in found:
                 ctx.steps += 1
                 yield engine_key[len(prefix) :], ingests.decode(stored)
             if len(found) < limits.STAGED_SWEPT_AT_ONCE_MAX:
                 return
-            start = found[-1][0][len(prefix) :] + b"\x00"
+            span = span._replace(lower=found[-1][0] + b"\x00")

@@ -519,6 +519,20 @@ class Enqueueing:
         """
         return manager.departures.is_elsewhere(id_) or self.is_prepared(id_)
 
+    def enqueue_staged(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
+        """Enqueue a staged message, which has no other range take part.
+
+        Its id may be of another range. Then a duplicate is no error.
+        """
+        manager, _ = self.find(ctx, request.queue)
+        if request.is_unique or not manager.departures.is_elsewhere(request.id):
+            self.enqueue(ctx, request)
+            return
+        manager.departures.check_room(request.id)
+        due = manager.due(request.due, ctx.timestamp)
+        sent = msgspec.structs.replace(request, due=due) if request.due else request
+        _send_by_id(ctx, manager, sent, replaces=True)
+
     def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
         """Enqueue a message; ignore a duplicate whatever the settings of the queue say."""
         manager, _ = self.find(ctx, request.queue)

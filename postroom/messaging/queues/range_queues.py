@@ -102,6 +102,7 @@ class RangeQueues:
 
     Attributes:
         take_change: see :meth:`.Arrivals.take`.
+        enqueue_staged: see :meth:`.Enqueueing.enqueue_staged`.
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
         index: the kind of the index of queues that is in use.
@@ -153,6 +154,7 @@ class RangeQueues:
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self.made_up = MadeUpIds(environment.bounds)
         self._enqueueing = Enqueueing(self._directory, environment)
+        self.enqueue_staged = self._enqueueing.enqueue_staged
         self.take_change = Arrivals(
             range_id, self._directory, self._enqueueing, self.slots, self.pools
         ).take

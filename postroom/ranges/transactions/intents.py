@@ -419,6 +419,16 @@ class IntentTable:
         if met is not None:
             raise MeetsIntent(met, age=(request.began, own))
 
+    def check_writer(self, concern: KeySet) -> None:
+        """Let a writer wait that belongs to no transaction.
+
+        Raises:
+            MeetsIntent: it has to wait.
+        """
+        for holders in (self._writers, self._readers):
+            for intent in self._that_hold(holders, concern):
+                raise MeetsIntent(intent)
+
     def keeps_away(self, concern: KeySet) -> bool:
         """Return whether nothing may be written to some keys and spans."""
         return any(
