@@ -23,8 +23,6 @@ from benchmarks.growing import (
 VALUE_BYTES: Final = 95
 """The size of a value: with a key of 20 bytes, the pair has 115."""
 SCANNED: Final = 100_000
-QUIET_SECONDS: Final = 3.0
-"""The time without new or removed tables after which compaction has ended."""
 COMPACTED_SECONDS_MAX: Final = 600.0
 SETTLED_SECONDS: Final = 20.0
 """The time after a scan has met deleted keys when passing them is to cost nothing."""
@@ -93,14 +91,18 @@ def _measure_keys(growing: Growing, value_bytes: int) -> None:
 
 
 async def _compacted(growing: Growing) -> None:
-    """Wait until the engine makes no new tables any more, and note how long that took."""
+    """Wait until the engine makes no new tables any more, and note how long that took.
+
+    It has ended after a time without new or removed tables that is as long as a measurement.
+    """
+    quiet_seconds = growing.seconds
     begun = changed = time.perf_counter()
     tables: set[str] = set()
-    while changed + QUIET_SECONDS > time.perf_counter() < begun + COMPACTED_SECONDS_MAX:
+    while changed + quiet_seconds > time.perf_counter() < begun + COMPACTED_SECONDS_MAX:
         found = {path.name for path in (growing.folder / "store").iterdir()}
         if found != tables:
             tables, changed = found, time.perf_counter()
-        await asyncio.sleep(QUIET_SECONDS / 10)
+        await asyncio.sleep(quiet_seconds / 10)
     growing.rates["1 / s until it is compacted"] = 1 / max(changed - begun, 0.1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -17,6 +18,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 opening.LOG_SEGMENT_BYTES = 1024 * 1024  # hundreds of stores are made: 64 MiB each take their time
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs of tests would inherit that
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -112,7 +112,7 @@ def _put(attacker: Attacker, number: int) -> Any:
 
 
 FLOODS = {"reads": _reads, "puts": _puts, "scans": _scan, "gets": _get, "changes": _changes}
-UNDER_WAY = {"reads": 2, "puts": 2, "scans": 50, "gets": 200, "changes": 50}
+UNDER_WAY = {"reads": 2, "puts": 2, "scans": 50, "gets": 200, "changes": 10}
 
 
 @pytest.mark.parametrize("flood", FLOODS)

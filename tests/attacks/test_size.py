@@ -36,6 +36,9 @@ MIB = 1024 * 1024
 
 MANY_PREFIXES = Accounting(b"/".join([b"a"] * 4096), {"m" * 200: 1})
 HUGE_ACCOUNTING = Accounting(b"/".join([b"a"] * 4096), {f"metric {n}": 1 for n in range(20_000)})
+STORED_ACCOUNTING = Accounting(
+    HUGE_ACCOUNTING.key, {f"metric {n}": 1 for n in range(limits.METRICS_PER_PREFIX_MAX + 1)}
+)
 
 
 # --- poison
@@ -90,7 +93,7 @@ def _store_directly(target: Target, kind: bytes, entry: object, pending: str) ->
 
 def test_a_stored_update_beyond_the_limits_is_buried_and_what_is_behind_it_is_done() -> None:
     target = Target()
-    entry = Executable(HUGE_ACCOUNTING, b"t" * 16, b"source")
+    entry = Executable(STORED_ACCOUNTING, b"t" * 16, b"source")
     _store_directly(target, keys.EXECUTABLE, entry, "pending_updates")
     target.store.restart()
     target = _again(target)
@@ -99,7 +102,7 @@ def test_a_stored_update_beyond_the_limits_is_buried_and_what_is_behind_it_is_do
     target.store.db.drain()
     (letter,) = target.store.db.dead_letters()
     assert letter.reason.startswith("ValueTooLarge")
-    assert letter.request == HUGE_ACCOUNTING
+    assert letter.request == STORED_ACCOUNTING
     assert postroom.integer(target.store.db.get(b"behind")) == 1
     target.check_alive()
     target.store.db.close()

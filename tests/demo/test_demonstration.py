@@ -141,7 +141,7 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     command = [sys.executable, "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--flights"]
     first = subprocess.run(
-        [*command, "800", "--nodes", "3", "--chaos"],
+        [*command, "400", "--nodes", "3", "--chaos"],
         check=False, capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert first.returncode == 0, first.stdout + first.stderr
@@ -152,14 +152,14 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
     assert first.stdout.count("PASS") == SUBJECTS
 
     again = subprocess.run(
-        [*command, "900", "--nodes", "3"],
+        [*command, "450", "--nodes", "3"],
         check=False,
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,
     )
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "has 800 of 900 departures" in again.stdout
+    assert "has 400 of 450 departures" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
 
 
@@ -218,7 +218,7 @@ def test_on_a_cluster_with_several_ranges_whose_nodes_are_killed_it_ends_exact(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-m", "postroom.cli.main", "demo", "--path", str(tmp_path / "c")]
-    command += ["--flights", "800", "--nodes", "3", "--ranges", "8", "--chaos"]
+    command += ["--flights", "400", "--nodes", "3", "--ranges", "8", "--chaos"]
     ended = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
     )
@@ -236,12 +236,12 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
     If nearly all was done before the signal came, since this process stood still, it is begun anew.
     """
     command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
-    command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "1000"]
-    nearly_all = said = "900 of 1,000 departures"
+    command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "600"]
+    nearly_all = said = "540 of 600 departures"
     while nearly_all in said:
         with subprocess.Popen([*command, "--fresh"], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            while "100 of 1,000 departures" not in process.stdout.readline():
+            while "60 of 600 departures" not in process.stdout.readline():
                 assert process.poll() is None
             process.kill()
             said = process.stdout.read()
@@ -252,7 +252,7 @@ def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> 
         command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS
     )
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "of 1,000 departures: going on" in again.stdout
+    assert "of 600 departures: going on" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
 
 

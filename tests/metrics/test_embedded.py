@@ -229,6 +229,8 @@ def test_a_damaged_queue_leaves_the_figures_of_others(tmp_path: Path) -> None:
 
 def test_a_store_without_room_tells_why(tmp_path: Path) -> None:
     with postroom.open(tmp_path / "data", disk_reserve_bytes=1 << 60) as db:
+        driver: Any = db.sender
+        driver.patience_seconds = 0.1
         eventually(lambda: refused(db))
         told = eventually(lambda: collected(db))
         assert told.get("writes_refused") == 1
