@@ -84,16 +84,8 @@ class MessagingHalves:
         self._key = self._cursor = self.queues.key = key
         self._inboxes.held_up = None if key is None else set()
 
-    # --- records that cannot be divided
-
     def check(self, ctx: Evaluation) -> None:
-        """Check that the queues can be divided.
-
-        Raises:
-            Invalid: some cannot.
-            Unavailable: what an earlier split has left is not deleted yet.
-        """
-        self.queues.check(ctx)
+        """Do nothing: all of it can be divided."""
 
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether an entry is due for keys from ``key`` on, which would be overtaken."""

@@ -99,19 +99,6 @@ class QueueHalves:
         self._right_half = keys.record_key(range_id, RIGHT_HALF_RECORD)
         self._index = keys.record_key(range_id, INDEX_RECORD)
 
-    def check(self, ctx: Evaluation) -> None:
-        """Check that the queues can be divided.
-
-        Raises:
-            Unavailable: what the last division has left is not deleted yet.
-        """
-        if ctx.get(self._useless) is not None:
-            raise Unavailable(
-                f"range {self._range_id} deletes what its last split has left; nothing was "
-                "changed: try again",
-                retry_after=1.0,
-            )
-
     def has_rest(self, stored: ValueReader) -> bool:
         """Return whether something useless is left to delete."""
         return stored.get(self._useless) is not None
@@ -119,9 +106,13 @@ class QueueHalves:
     # --- steps
 
     def divide_some(self, ctx: Evaluation) -> bool:
-        """Take a step of the division, or of the deletion; return whether there is more to do."""
+        """Take a step of the deletion, else of the division; return whether there may be more.
+
+        A division begins when all is deleted that an earlier one has left.
+        """
         if ctx.get(self._useless) is not None:
-            return self._delete_some(ctx)
+            self._delete_some(ctx)
+            return True
         prepared = decode_split(ctx.get(split_key(self._range_id)))
         if prepared is None:
             return False
@@ -140,7 +131,7 @@ class QueueHalves:
         stored = reader.get(self._division)
         return None if stored is None else _divisions.decode(stored)
 
-    def _delete_some(self, ctx: Evaluation) -> bool:
+    def _delete_some(self, ctx: Evaluation) -> None:
         spans = _spans.decode(ctx.get(self._useless) or encode([]))
         left = COPIED_AT_ONCE
         while spans and left:
@@ -154,7 +145,6 @@ class QueueHalves:
         ctx.writes[self._useless] = encode(spans) if spans else None
         if not spans:
             ctx.writes[self._right_half] = None
-        return bool(spans)
 
     def follow(self, ctx: Evaluation) -> Iterator[None] | None:
         """Stage what a proposal, which is complete, changes in the copies.
@@ -192,14 +182,15 @@ class QueueHalves:
         """Stage that each half has its copy.
 
         Raises:
-            Unavailable: not everything is copied yet.
+            Unavailable: not everything is copied yet, or the last division has left something.
         """
         index = _Index(self._range_id, index_in_use(ctx, self._range_id))
         division = self._divided(ctx)
-        if division is None and index.is_empty(ctx):
+        has_left_some = ctx.get(self._useless) is not None
+        if division is None and index.is_empty(ctx) and not has_left_some:
             self._halve_slots(ctx, None, right.range_id)
             return
-        if division is None or division.copied < index.records.upper:
+        if division is None or has_left_some or division.copied < index.records.upper:
             raise Unavailable("the queues are not divided yet", retry_after=0.01)
         assert division.right_id == right.range_id
         self._halve_slots(ctx, index.other, right.range_id)
