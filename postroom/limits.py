@@ -453,7 +453,7 @@ CALLS_TOGETHER_BYTES_MAX: Final = 256 * 1024
 CALLS_KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """The frames of consensus among which a turn looks for calls."""
 READ_AHEAD_SECONDS_MAX: Final = 86_400.0
-"""The greatest difference of clocks that a read may carry from one range to another."""
+"""The lead of a timestamp over the clock of a range up to which a read may wait for the clock."""
 CALL_CLOCK_OFFSET_SECONDS_MAX: Final = 1000 * 365 * 86400.0
 """The lead of another node's clock that a call cannot have: it would use up all timestamps."""
 NODE_ANSWER_BYTES_MAX: Final = 1024 * 1024

@@ -196,7 +196,7 @@ class AssembledReplica(ABC):
         bulk = (garbage, partitions, self.listing)
         self.pushes = Pushes(clock.pass_over, self.host.monotonic)
         registry.divisible.append(TransactionHalves(self.range_id, self.intents))
-        refreshes = Refreshes(reads.check_age, clock.pass_over)
+        refreshes = Refreshes(reads.check_age, self.reads.follow)
         spanning = (participation, self.pushes, refreshes, ForgottenCommits(self.range_id))
         whole = WholeProtections(
             self.range_id, self.reads, self.protections, clock, self.host.monotonic,

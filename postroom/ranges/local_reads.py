@@ -26,11 +26,12 @@ from typing import Any, Final
 import msgspec
 
 from postroom import limits
+from postroom.errors import Unavailable
 from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
-from postroom.limits import READ_AHEAD_SECONDS_MAX
+from postroom.limits import CLOCK_OFFSET_SECONDS_MAX, READ_AHEAD_SECONDS_MAX
 from postroom.ranges.admission import FairCalls, taken
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
@@ -44,6 +45,7 @@ from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
 CLOCK_AHEAD: Final = from_seconds(READ_AHEAD_SECONDS_MAX)
+_CLOCK_OFFSET: Final = from_seconds(CLOCK_OFFSET_SECONDS_MAX)
 
 
 def _age_of(request: Any) -> Age:
@@ -183,7 +185,7 @@ class LocalReads:
             WrongRange: it concerns such keys.
             MeetsIntent: it has to wait.
             Blocked: it may have to, when the proposal under way has ended.
-            Postponed: the clock was behind its timestamp, which another range has told.
+            Postponed, Unavailable: see :meth:`.follow`.
         """
         if not self.bounds.is_whole:
             if call.within is not self.bounds.descriptor:
@@ -193,10 +195,29 @@ class LocalReads:
             request = call.request
             at: int = getattr(request, request.read_at, 0)
             if now < at <= now + CLOCK_AHEAD:  # another range may have told it
-                self._clock.pass_over(at)
-                raise Postponed
+                self.follow(at, now)
         if self.intents.by_transaction and call.request.waits_for_intents():
             self._look_for_intents(call, now)
+
+    def follow(self, at: int, now: int) -> None:
+        """Let the clock follow a timestamp that a reader has told, and another range may have.
+
+        A reader moves it by no more than clocks may differ. If more is missing, the other nodes
+        tell their clocks, and only these are followed. Without other nodes nothing is done.
+
+        Raises:
+            Postponed: the read is asked again: the clock was behind.
+            Unavailable: the other nodes are asked.
+        """
+        if at <= now + _CLOCK_OFFSET:
+            self._clock.pass_over(at)
+            raise Postponed
+        if self._host.hear_clocks():
+            raise Unavailable(
+                f"the timestamp {at} lies in the future of this node; nothing was changed: use one "
+                "that now() or a commit returned; if one has, try again",
+                retry_after=0.05,
+            )
 
     def _look_for_intents(self, call: Call, now: int) -> None:
         """Let a read wait for transactions that may have committed at its timestamp, or before."""

@@ -59,6 +59,9 @@ class Host(Protocol):
     def on_serving(self, serves: bool) -> None:
         """Hear that the replica has begun to serve under a new lease, or will not serve again."""
 
+    def hear_clocks(self) -> bool:
+        """Ask the other nodes for their clocks; return whether there are any."""
+
     def on_late_leases(self) -> None:
         """Hear that the replica cannot hold its lease: the disk is too slow."""
 

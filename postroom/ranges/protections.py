@@ -475,8 +475,13 @@ class PositionRecords:
 
         Raises:
             SnapshotTooOld: something after the timestamp is collected already.
-            Invalid: it lies in the future, or there are too many positions.
+            Invalid: it lies in the future, there are too many positions, or this is not the root.
         """
+        if not self._is_root:
+            raise Invalid(
+                f"the position {request.name!r} was not kept: a store of several ranges has them "
+                "in the first one: do that in a transaction of its own"
+            )
         key = self._prefix + request.name.encode()
         packed = ctx.get(key)
         known = None if packed is None else _records.decode(packed)

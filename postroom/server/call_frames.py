@@ -32,6 +32,7 @@ from postroom.protocol.failures import Failure
 from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, Transport
 from postroom.ranges.audit import NoteRefusals
+from postroom.ranges.requests import Now
 from postroom.ranges.split.requests import NewRangeId
 from postroom.ranges.transactions.requests import Prepare, Push, Resolve
 
@@ -40,13 +41,13 @@ CALL_FRAME: Final = b"\xc1"
 
 if TYPE_CHECKING:
     CarriedRequest: TypeAlias = (
-        AskForSlots | HandOver | LearnDefinitions | LeaveSlots | NewRangeId | NoteRefusals
+        AskForSlots | HandOver | LearnDefinitions | LeaveSlots | NewRangeId | NoteRefusals | Now
         | Prepare[Any] | Resolve | Push
     )  # fmt: skip
 else:
     CarriedRequest = any_of(
         (
-            AskForSlots, HandOver, LearnDefinitions, LeaveSlots, NewRangeId, NoteRefusals,
+            AskForSlots, HandOver, LearnDefinitions, LeaveSlots, NewRangeId, NoteRefusals, Now,
             Prepare[REQUESTS.write], Resolve, Push,
         )
     )  # fmt: skip

@@ -49,8 +49,19 @@ class NodeRounds(Protocol):
         """Wake all services in the next round."""
 
 
+class ClockQuestions(Protocol):
+    """The questions of the node to others (:mod:`.range_calls`)."""
+
+    def hear_clocks(self) -> bool:
+        """Ask the leaders of other ranges for their clocks; return whether there are any."""
+
+
 class HostingNode(Protocol):
     """The parts of its node that a hosted range uses."""
+
+    @property
+    def calls(self) -> ClockQuestions:
+        """Return the questions to other nodes."""
 
     lease_seconds: float
     values_bytes: int
@@ -192,6 +203,10 @@ class HostedRange:
         else:
             self.services.start()
             self._node.rounds.begin()
+
+    def hear_clocks(self) -> bool:
+        """Ask the leaders of other ranges for their clocks; return whether there are any."""
+        return self._node.calls.hear_clocks()
 
     def on_late_leases(self) -> None:
         """Hand over, since another node may be able to hold the lease."""

@@ -56,6 +56,7 @@ from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
+from postroom.ranges.requests import Now
 from postroom.ranges.split.requests import NewRangeId
 from postroom.ranges.transactions.requests import Prepared, Push, Resolve, Standing
 from postroom.server.call_frames import (
@@ -71,6 +72,9 @@ from postroom.server.services import NodeTasks, Pending
 
 ANSWER_SECONDS: Final = 4.0
 """The time after which a call without an answer has failed."""
+
+CLOCKS_SECONDS: Final = 0.1
+"""The time from one question for the clocks of others to the next."""
 
 _log = logging.getLogger(__name__)
 
@@ -174,6 +178,7 @@ class RangeCalls:
         self._under_way: dict[int, _UnderWay] = {}
         self._bytes_to: Counter[NodeId] = Counter()
         self._bytes_served = 0
+        self._clocks_asked_at = -CLOCKS_SECONDS
         self._said = LogOnce()
 
     def __len__(self) -> int:
@@ -221,6 +226,31 @@ class RangeCalls:
             self._send(to, group.group_id, request, answered, is_passed_on=True)
         else:
             answered(NotLeaseholder(None))
+
+    def hear_clocks(self) -> bool:
+        """Have the clock follow those of the nodes that lead other ranges.
+
+        They are asked at most ten times a second, each for one of its ranges.
+
+        Returns:
+            Whether there are such nodes.
+        """
+        own, leads = self._node.node_id, dict[NodeId, int]()
+        for range_id, hosted in self._node.replicas.hosted.items():
+            leader = hosted.group.leader
+            if leader is not None and leader != own:
+                leads[leader] = range_id
+        now = self._node.tasks.monotonic()
+        if now >= self._clocks_asked_at + CLOCKS_SECONDS:
+            self._clocks_asked_at = now
+            for leader, range_id in leads.items():
+                if self._connected(leader):
+                    self._send(leader, range_id, Now(), self._follow_clock)
+        return bool(leads)
+
+    def _follow_clock(self, answer: Any) -> None:
+        if isinstance(answer, int):
+            self._node.clock.pass_over(answer)
 
     async def new_range_id(self) -> int:
         """Ask the root for an id that no range has had.
@@ -401,6 +431,7 @@ class RangeCalls:
 
 
 _TIMESTAMPS: Final[Mapping[type, Callable[[Any], int]]] = {
+    int: int,  # the answer to ``Now``
     Prepared: attrgetter("timestamp"),
     Push: attrgetter("above"),
     Resolve: attrgetter("timestamp"),

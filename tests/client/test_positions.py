@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import postroom
@@ -14,7 +15,7 @@ from postroom.client.commits import alone
 from postroom.errors import ConditionFailed, Invalid, SnapshotTooOld
 from postroom.kv import keys
 from postroom.ranges.protections import KeepPosition, Position, ReadPositions
-from postroom.ranges.requests import CommitTransaction, ConditionalPut
+from postroom.ranges.requests import CommitTransaction, ConditionalPut, Put
 from tests.client.stores import Store
 
 HOUR = 3600.0
@@ -169,6 +170,25 @@ def test_a_commit_that_fails_moves_no_position(store: Store) -> None:
         store.driver.run(commit())
     change(store)
     assert can_be_read(store, at)
+
+
+def test_a_transaction_in_another_range_than_the_first_one_keeps_no_position(store: Store) -> None:
+    store.db.split(b"m")
+    position = KeepPosition("reader", int(store.db.now()), HOUR)
+    for keys_ in ([b"z"], [b"z", b"a"]):
+        request = alone(store.driver, b"z", position)
+        puts = [Put(key, b"v") for key in keys_]
+        changed = msgspec.structs.replace(request, anchor=b"z", writes=[*puts, position])
+        with pytest.raises(Invalid, match="in a transaction of its own"):
+            store.driver.run(_sent(store, changed))
+    assert positions(store) == []
+    assert store.db.get(b"a") is None
+    store.db.keep_position("reader", store.db.now())
+    assert [each.name for each in positions(store)] == ["reader"]
+
+
+async def _sent(store: Store, request: Any) -> Any:
+    return await store.driver.send(request)
 
 
 def _fields(request: Any) -> list[Any]:

@@ -262,6 +262,9 @@ class OneRange:
     def wake(self, *, urgent: bool) -> None:
         """Do nothing: the script settles anyway."""
 
+    def hear_clocks(self) -> bool:
+        return False
+
     def on_late_leases(self) -> None:
         """Do nothing: there is no other node."""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 
 from postroom.errors import Invalid
 from postroom.kv import keys, versions
-from postroom.ranges.evaluation import Postponed, View
+from postroom.ranges.evaluation import View
 from postroom.ranges.local_reads import CLOCK_AHEAD
 from postroom.ranges.ports import Registry
 from postroom.ranges.transactions.requests import Refresh
@@ -31,14 +31,14 @@ class Refreshes:
 
     Args:
         check_age: a function that refuses timestamps of which versions are collected.
-        pass_over: a function that lets the clock pass a timestamp.
+        follow: a function that lets the clock follow a timestamp (:meth:`.LocalReads.follow`).
     """
 
     def __init__(
-        self, check_age: Callable[[View, int], None], pass_over: Callable[[int], None]
+        self, check_age: Callable[[View, int], None], follow: Callable[[int, int], None]
     ) -> None:
         self._check_age = check_age
-        self._pass_over = pass_over
+        self._follow = follow
 
     def register(self, registry: Registry) -> None:
         """Register the evaluator."""
@@ -48,16 +48,15 @@ class Refreshes:
         """Evaluate ``Refresh``.
 
         Raises:
-            Postponed: the clock had not passed its timestamps.
+            Postponed, Unavailable: the clock had not passed its timestamps.
             Invalid: they are too far ahead.
             SnapshotTooOld: versions of that time are collected.
         """
         least = max(request.after, request.until)
         if least >= view.now:
-            if least > view.now + CLOCK_AHEAD:
-                raise Invalid(f"the timestamp {least} lies more than a day ahead")
-            self._pass_over(least)
-            raise Postponed
+            if least <= view.now + CLOCK_AHEAD:
+                self._follow(least, view.now)
+            raise Invalid(f"the timestamp {least} lies in the future: use one that now() returned")
         self._check_age(view, request.after)
         return self._latest(view, request)
 
