@@ -94,7 +94,7 @@ def split_range(
 ) -> None:
     """Split the range of KEY, and print the range that begins there.
 
-    Nothing is copied, and the store serves meanwhile. A range with queues is not split.
+    Nothing is copied, and the store serves meanwhile.
     """
     key_bytes = notation.read_key(key)
     with store.open_existing() as db, _listing() as listing:
