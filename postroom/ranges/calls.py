@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgpack
 import msgspec
@@ -23,7 +23,6 @@ from postroom.kv.engine import WriteSet
 if TYPE_CHECKING:
     from postroom.raft.interface import NodeId
     from postroom.ranges.descriptor import RangeDescriptor
-    from postroom.ranges.replica import Replica
 
 
 class Call:
@@ -38,14 +37,15 @@ class Call:
         cancelled: whether the caller wants no answer any more.
         owner: the client; ``None``: there is only one.
         principal: the one who answers for the client. Principals take turns.
-        taken_by: the replica that has taken it, if the node has several; unset: the first one.
+        taken_by: the part of the node that has taken it, if that has several ranges: a replica, as
+            a rule; unset: the first one.
         within: the descriptor of a range that contains all that it concerns; ``None``: none is
             known.
     """
 
     owner: object = None
     principal: str = ""
-    taken_by: Replica
+    taken_by: CallAcceptor
     __slots__ = ("cancelled", "request", "taken_by", "token", "urgent", "within")
 
     def __init__(self, request: Any, *, urgent: bool = True) -> None:
@@ -58,6 +58,13 @@ class Call:
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Take the answer, or the error in its place."""
         raise NotImplementedError
+
+
+class CallAcceptor(Protocol):
+    """The part of a node that has taken a call."""
+
+    def cancel(self, call: Call) -> bool:
+        """Forget a call that still waits; return false if it is too late for that."""
 
 
 class NotLeaseholder(Unavailable):

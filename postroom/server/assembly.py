@@ -234,7 +234,7 @@ def assemble_range(
         holders=replica.holders,
         reader=protections.reader, may_purge=replica.positions.limit,
         kept=lambda: from_seconds(node.settings[settings.GC_TTL]), wake_up=advances,
-        news=node.definitions, handed=node.handed_leases,
+        news=node.definitions, node_claims=node.replicas.claims, handed=node.handed_leases,
         seen_clients=node.seen_clients,
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,

@@ -192,7 +192,7 @@ class AsyncioDriver(NodeDriver):
         """Return the first answer to one of several requests, for parts of one."""
         answer = _AsyncioAnswer(self, request, timeout_seconds)
         with self._signals:
-            AnyParts(self._replicas.submit, self._replicas.cancel, self).ask(answer, narrowed)
+            AnyParts(self._replicas.submit, self._replicas.cancel).ask(answer, narrowed)
         return answer
 
     def try_get(self, key: bytes) -> Value | None:

@@ -57,7 +57,11 @@ class ClockQuestions(Protocol):
 
 
 class HostingNode(Protocol):
-    """The parts of its node that a hosted range uses."""
+    """The parts of its node that a hosted range uses.
+
+    Attributes:
+        on_lead_lost: called when the node leads a range no more.
+    """
 
     @property
     def calls(self) -> ClockQuestions:
@@ -67,6 +71,7 @@ class HostingNode(Protocol):
     values_bytes: int
     tasks: NodeTasks
     nodes: Nodes | None
+    on_lead_lost: Callable[[], None]
 
     @property
     def rounds(self) -> NodeRounds:
@@ -234,6 +239,7 @@ class HostedRange:
         self.replica.on_leadership(leads, term)
         if not leads:
             self._handing_over.lost_lead()
+            self._node.on_lead_lost()
 
     # --- calls of its services
 

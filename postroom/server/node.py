@@ -101,6 +101,7 @@ class Node:
         on_nodes: called when ``nodes`` has changed.
         grants: the rights that are granted to clients, as applied here.
         on_grants: called when ``grants`` has changed.
+        on_lead_lost: called when the node leads a range no more.
         settings: the settings that are in force.
         onlookers: the functions that see the requests to its ranges first.
         slow_log: the log of slow calls in its ranges.
@@ -130,6 +131,7 @@ class Node:
         self.on_wake: Callable[[bool], None] = lambda _: None
         self.on_nodes: Callable[[], None] = lambda: None
         self.on_grants: Callable[[], None] = lambda: None
+        self.on_lead_lost: Callable[[], None] = lambda: None
         self.certificate = ""
         self.link_error: Callable[[NodeId], str] = lambda _: ""
         self.on_malformed: Callable[[NodeId], None] = lambda _: None

@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from postroom.client.routing.local import ForRange
 from postroom.errors import Error, Invalid
+from postroom.limits import LED_RANGES_A_STEP
+from postroom.messaging.queues.node_claims import NodeClaims
+from postroom.messaging.queues.requests import ClaimQueue
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call
@@ -40,6 +43,7 @@ class Replicas:
 
     Attributes:
         hosted: the ranges, by id, in the order of their ids.
+        claims: the claims that wait for messages of any of those that the node leads.
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
         submit_commit: takes a commit from any thread, without a lock, and returns true; false: it
             concerns several ranges, and has to be submitted.
@@ -64,6 +68,7 @@ class Replicas:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.hosted: dict[int, HostedRange] = {}
+        self.claims = NodeClaims()
         self._replicas: list[Replica] = []
         self._first: Replica
         self._spans: SpanMap[Replica] = SpanMap()
@@ -142,6 +147,7 @@ class Replicas:
         self._set_on_room()
         self.charge = first.charge
         if len(self._replicas) == 1:
+            self.claims.refuse_all(WrongRange(first.bounds.descriptor))
             self.submit, self.try_get, self.cancel = first.submit, first.try_get, first.cancel
             self.submit_commit = first.submit_commit
             self._is_used_up = first.is_used_up
@@ -245,6 +251,10 @@ class Replicas:
         if type(request) is ReleaseWhole:
             self.by_id(ROOT_ID).protections.release(request.at)
             call.complete(None, self.failed)
+            return
+        if type(request) is ClaimQueue and request.at_node:
+            call.taken_by = self.claims
+            self.charge(self.claims.take(call) // LED_RANGES_A_STEP)
             return
         try:
             owner = self._concerned(request)
@@ -382,7 +392,8 @@ class Replicas:
 
     def sizes(self) -> dict[str, int]:
         """Return how much is kept in memory for clients, by name."""
-        return _summed(replica.sizes() for replica in self._replicas)
+        of_node = {"queue waits": len(self.claims)}
+        return _summed([of_node, *(replica.sizes() for replica in self._replicas)])
 
     # --- a turn
 
@@ -408,6 +419,7 @@ class Replicas:
 
     def fail_all(self, error: Error) -> None:
         """Answer every waiting or later request with ``error``, because the node stops."""
+        self.claims.refuse_all(error)
         for replica in self._replicas:
             replica.fail_all(error)
 

@@ -134,7 +134,7 @@ class ThreadDriver(NodeDriver):
         """Return the first answer to one of several requests, for parts of one."""
         answer = _ThreadAnswer(self, request, timeout_seconds)
         with self._signals, self._lock:
-            AnyParts(self._replicas.submit, self._replicas.cancel, self).ask(answer, narrowed)
+            AnyParts(self._replicas.submit, self._replicas.cancel).ask(answer, narrowed)
             self._answered.wake_next()
         return answer
 

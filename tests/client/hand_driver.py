@@ -132,7 +132,7 @@ class HandDriver:
     ) -> Awaitable[Any]:
         deadline = None if timeout_seconds is None else self.monotonic() + timeout_seconds
         waiting = _Waiting(request, deadline, self, timeout_seconds)
-        AnyParts(self.node.replicas.submit, self.node.replicas.cancel, self).ask(waiting, narrowed)
+        AnyParts(self.node.replicas.submit, self.node.replicas.cancel).ask(waiting, narrowed)
         if deadline is not None:
             self._timed.append(waiting)
         return waiting

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from postroom.client.routing.awaited_claims import AwaitedClaim
-from postroom.client.routing.calls import RemoteCall
+from postroom.client.routing.awaited_claims import AwaitedClaim, NodeCall
+from postroom.client.routing.calls import CallWay, RemoteCall
 from postroom.client.routing.changes import awaits_change, nothing_new
 from postroom.client.routing.claims import is_claim_that_waits
 from postroom.client.routing.lanes import Lane, Lanes
@@ -126,7 +126,7 @@ class Assignment:
             self.end(call, was_split(call.request), None)
             return
         links = {lane.target for lane in self._lanes if lane.target is not None}
-        if sum(link.waiting() for link in links) >= CLIENT_WAITS_MAX:
+        if any(link.waiting() >= CLIENT_WAITS_MAX for link in links):
             raise too_many_waits(CLIENT_WAITS_MAX)
         awaited.begin(self._lanes)
 
@@ -141,10 +141,39 @@ class Assignment:
 
     def assign_new(self, call: RemoteCall) -> None:
         """Have a call wait in its lane that is under way in the place of another one."""
+        self._number(call)
+        self.assign(call)
+
+    def _number(self, call: RemoteCall) -> None:
+        """Give a call that is under way in the place of another one a number of its own."""
         call.number = self._next_number()
         if type(call.request) is ClaimQueue and not call.request.again:
             call.request = msgspec.structs.replace(call.request, number=call.number)
-        self.assign(call)
+
+    def send_new(self, link: Link, call: RemoteCall) -> None:
+        """Send a call on a link that is under way in the place of another one."""
+        self._number(call)
+        call.way = CallWay()
+        self._upkeep.send(link, call)
+
+    def wait_at(self, link: Link) -> None:
+        """Have the claims that wait at other nodes wait at one that leads more ranges now."""
+        others = [each for each in self._search.links.values() if each is not link]
+        calls = [call for each in others for call in (*each.sent.values(), *each.batch)]
+        for call in calls:
+            if type(call) is NodeCall and not call.done:
+                call.awaited.wait_at(link)
+
+    def leave(self, call: RemoteCall) -> None:
+        """Have what a claim was given without a waiting caller go back."""
+        self._failed_tries.leave(call)
+        self._failed_tries.done(call)
+
+    def rest(self, call: RemoteCall) -> None:
+        """Withdraw the parts of a call, and send it again after a pause."""
+        self.withdraw(call)
+        call.waits = call.request.waits()
+        self._failed_tries.rest(call)
 
     def ask_again(self, call: RemoteCall, request: Any) -> None:
         """Withdraw the parts of a call, and send it with another request, which does not wait."""

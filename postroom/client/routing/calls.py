@@ -16,7 +16,7 @@ Invariant: readings never step back, unless one of them was refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from postroom.errors import Unavailable
 from postroom.kv.clock import LOGICAL_BITS
@@ -130,6 +130,15 @@ class RemoteCall:
         self.withdrawn = False
         self.refusals = 0
         self.refused: Unavailable | None = None
+
+    is_bound: ClassVar[bool] = False
+    """A mark of calls that go to one node only: they end with its link, or if it refuses them."""
+
+    def lost(self) -> None:
+        """Hear that its link has ended, if it is bound."""
+
+    def refused_there(self) -> None:
+        """Hear that its node has refused it, if it is bound."""
 
     @property
     def may_stay(self) -> bool:

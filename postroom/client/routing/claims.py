@@ -4,7 +4,7 @@
 
     does not wait ──▶ one range ─▶ its messages, and the span that was asked
     waits ──▶ one range after the other, without a wait, until one has messages
-                └─ none has ─▶ waits in all ─▶ the first answer; the others are withdrawn
+                └─ none has ─▶ waits at each node ─▶ the first answer; the others are withdrawn
 
 Each claim begins with another range, so that none is left behind. Messages that a withdrawn part
 has claimed go back, uncounted.
@@ -14,7 +14,8 @@ was asked, and the client asks for the rest if it wants more.
 
 A consumer without credit asks the ranges of the messages that it has in hand.
 
-If a range splits in which a part waits, all begin anew.
+A node serves a claim from all ranges that it leads meanwhile. If a range splits in which a consumer
+without credit waits, all begin anew.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ def turned(parts: Sequence[T], rotation: int) -> list[T]:
 def at_once(part: ClaimQueue) -> ClaimQueue:
     """Return the claim that does not wait."""
     return msgspec.structs.replace(part, wait=False)
+
+
+def at_node(request: ClaimQueue) -> ClaimQueue:
+    """Return the claim that waits at a node, once for all ranges that it leads."""
+    return msgspec.structs.replace(request, at_node=True, again=False)
 
 
 def answer_of(request: ClaimQueue, part: ClaimQueue, answer: Claimed) -> Claimed:

@@ -272,6 +272,11 @@ class Lanes:
             return None
         return None if owner is None else (owner.start, owner.end)
 
+    def at(self, key: bytes) -> Lane:
+        """Return the lane of the range that contains a key; the root's, if that is not known."""
+        owner = self.cache.owner(key)
+        return self.root if owner is None else self.by_id[owner.range_id]
+
     def of_range(self, call: RemoteCall, range_id: int) -> Lane:
         """Return the lane of a range, to which a call goes by the id."""
         lane = self.by_id[range_id]

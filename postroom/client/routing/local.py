@@ -22,7 +22,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from postroom.client.routing.changes import asked_until, awaits_change, nothing_new
-from postroom.client.routing.claims import answer_of, at_once, is_claim_that_waits, turned
+from postroom.client.routing.claims import (
+    answer_of,
+    at_node,
+    at_once,
+    is_claim_that_waits,
+    turned,
+)
 from postroom.client.routing.lanes import several_ranges
 from postroom.client.routing.merges import (
     AT_ONCE,
@@ -36,7 +42,7 @@ from postroom.client.routing.merges import (
 )
 from postroom.client.routing.range_cache import RangeCache
 from postroom.client.routing.spreading import is_of_present
-from postroom.client.sender import Sender, given_back, present
+from postroom.client.sender import Sender, present
 from postroom.errors import Error, NoSuchQueue
 from postroom.limits import (
     LEARNING_PAUSE_SECONDS_MAX,
@@ -117,7 +123,8 @@ async def send_to_ranges(sender: LocalSender, answer: CameBack, wrong: WrongRang
             request = msgspec.structs.replace(request, **{request.read_at: now})
         parts = _parts(request, cache, sender.random.getrandbits(32))
         if parts and is_claim_that_waits(request):
-            return await _claimed(sender, request, parts, seconds)
+            wait = _claimed if request.in_hand is None else _first_over
+            return await wait(sender, request, parts, seconds)
         if parts and awaits_change(request):
             end = sender.monotonic() + (seconds or 0.0)
             first = await sender.send_to_any(request, parts, seconds)
@@ -169,17 +176,26 @@ async def _claimed(
 ) -> Claimed:
     """Return the first messages of any range for a claim that waits (:mod:`.claims`)."""
     end = sender.monotonic() + (seconds or 0.0)
+    for part in turned(parts, sender.random.getrandbits(32)):
+        found: Claimed = await sender.send(at_once(part))
+        if found.messages:
+            return answer_of(request, part, found)
+    left = None if seconds is None else max(end - sender.monotonic(), 0.0)
+    first: Claimed = await sender.send(at_node(request), left)
+    return first
+
+
+async def _first_over(
+    sender: LocalSender, request: Any, parts: list[ClaimQueue], seconds: float | None
+) -> Claimed:
+    """Return which attempts of a consumer without credit are over, once one of them is."""
+    end, left = sender.monotonic() + (seconds or 0.0), seconds
     while True:
-        parts = turned(parts, sender.random.getrandbits(32))
-        for part in parts if request.in_hand is None else ():
-            answer: Claimed = await sender.send(at_once(part))
-            if answer.messages:
-                return answer_of(request, part, answer)
-        left = None if seconds is None else max(end - sender.monotonic(), 0.0)
         first: Claimed | None = await sender.send_to_any(request, parts, left)
         if first is not None:
             return first
         parts = cut(request, request.concerns(), await _known_ranges(sender))
+        left = None if seconds is None else max(end - sender.monotonic(), 0.0)
 
 
 async def _known_ranges(sender: Sender) -> RangeCache:
@@ -248,7 +264,6 @@ class AnyPart(Call):
         """Answer the request, and withdraw the other parts."""
         whole, part, parts = self._whole, self.request, self._whole.taken_by
         if parts.is_over:
-            parts.give_back(part, result)
             return
         if isinstance(error, WrongRange):  # its range was split: all begin anew
             is_watch, error = type(part) is ScanChanges, None
@@ -260,33 +275,20 @@ class AnyPart(Call):
         parts.withdraw(self)
 
 
-class _GivenBack(Call):
-    """A request that gives back what a part was given too late."""
-
-    __slots__ = ()
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        """Ignore the answer: no caller waits."""
-
-
 class AnyParts:
     """The parts of a request, which the first of them answers.
 
     Args:
         submit: submits a request to the store.
         cancel: withdraws one.
-        sender: names the transactions that give back messages which a part was given too late.
 
     Attributes:
         is_over: whether one of them has answered, or no caller waits any more.
     """
 
-    def __init__(
-        self, submit: Callable[[Call], None], cancel: Callable[[Call], bool], sender: Sender
-    ) -> None:
+    def __init__(self, submit: Callable[[Call], None], cancel: Callable[[Call], bool]) -> None:
         self._submit = submit
         self._cancel = cancel
-        self._sender = sender
         self._submitted: list[AnyPart] = []
         self.is_over = False
 
@@ -310,12 +312,3 @@ class AnyParts:
         for part in submitted:
             if part is not answered:
                 self._cancel(part)
-
-    def give_back(self, part: Any, result: Any) -> None:
-        """Give back the messages that a part was given when another one had answered."""
-        if type(result) is not Claimed:
-            return
-        sender = self._sender
-        request = given_back(sender.next_id(), sender.reading(), part, result)
-        if request is not None:
-            self._submit(_GivenBack(request))

@@ -370,6 +370,7 @@ class Router:
             self._failed_tries.assign_again()
         if self._search.welcomed(link, message):
             self._upkeep.protect_again(link)
+            self._assignment.wait_at(link)
         self._assignment.send_queued()
 
     # --- links that end
@@ -383,11 +384,15 @@ class Router:
             if call.is_commit:
                 call.maybe = True
                 call.adrift += ((link.node_id, link.number),)
-        unanswered = [
-            call for call in (*link.sent.values(), *link.unsent()) if self._failed_tries.again(call)
-        ]
+        calls = [*link.sent.values(), *link.unsent()]
+        bound = [call for call in calls if call.is_bound and not call.done]
+        for call in bound:
+            call.link = None
+        unanswered = [call for call in calls if call.link and self._failed_tries.again(call)]
         self._assignment.return_first(unanswered)
         self._search.lost(link, reason)
+        for call in bound:
+            call.lost()
         hopeless = self.addresses.hopeless()
         if hopeless is not None and all(lane.target is None for lane in self._lanes):
             for call in self._lanes.take_queue():

@@ -30,6 +30,7 @@ import msgspec
 from postroom.client.routing.calls import CallWay, RemoteCall
 from postroom.client.routing.changes import asked_until
 from postroom.client.routing.lanes import Lane, Lanes
+from postroom.client.routing.links import Link
 from postroom.client.routing.merges import (
     WINDOWS,
     AnsweredPart,
@@ -208,6 +209,15 @@ class AssignedCalls(Protocol):
 
     def ask_again(self, call: RemoteCall, request: Any) -> None:
         """Withdraw the parts of a call, and send it with another request, which does not wait."""
+
+    def send_new(self, link: Link, call: RemoteCall) -> None:
+        """Send a call on a link that is under way in the place of another one."""
+
+    def leave(self, call: RemoteCall) -> None:
+        """Have what a claim was given without a waiting caller go back."""
+
+    def rest(self, call: RemoteCall) -> None:
+        """Withdraw the parts of a call, and send it again after a pause."""
 
     def begin_again(self, call: RemoteCall) -> None:
         """Withdraw the parts of a call, and send it again as it is."""

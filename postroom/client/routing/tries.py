@@ -152,6 +152,9 @@ class FailedTries:
 
     def again(self, call: RemoteCall) -> bool:
         """Prepare ``call`` to be sent again; return whether it needs to be."""
+        if call.is_bound and not call.done:
+            call.refused_there()
+            return False
         call.link = None
         if type(call) is UpkeepCall:
             return type(call.request) in LASTING
@@ -189,7 +192,9 @@ class FailedTries:
             clock: the node's clock in the answer.
         """
         name = failure[0]
-        if name == NOT_LEASEHOLDER:
+        if name == NOT_LEASEHOLDER and call.is_bound:
+            call.lost()
+        elif name == NOT_LEASEHOLDER:
             self._redirected(link, call, failure)
         elif name == WRONG_RANGE:
             self._misdirected(link, call, failure)

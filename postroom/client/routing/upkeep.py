@@ -139,7 +139,9 @@ class HoldingsUpkeep:
         with that, unless another range has given it messages instead.
         """
         of = call.request.transaction_id
-        if not call.is_unwanted or (of is not None and type(call) is not PartCall):
+        if answer.asked is not None and call.is_bound:
+            lane = self._lanes.at(answer.asked[0])
+        if not call.is_unwanted or (of is not None and not isinstance(call, PartCall)):
             lane.holdings.claimed(answer, of, self._monotonic())
             self.note_holdings(link)
             return
@@ -179,6 +181,7 @@ def left_behind(call: RemoteCall) -> UpkeepCall | None:
         return None
     if request.transaction_id is not None:
         return None  # its messages are freed with its transaction
-    left = UpkeepCall(msgspec.structs.replace(request, messages_max=0, wait=False, again=True))
+    asked = msgspec.structs.replace(request, messages_max=0, wait=False, again=True, at_node=False)
+    left = UpkeepCall(asked)
     left.number, left.deadline, left.was_sent = call.number, math.inf, True
     return left

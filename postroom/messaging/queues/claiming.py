@@ -25,10 +25,11 @@ from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.news import DefinitionNews
+from postroom.messaging.queues.node_claims import NodeClaim, NodeClaims
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.waits import CreditToken, TokenWaits
-from postroom.ranges.bounds import Bounds
+from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry, ServiceWakeUp
@@ -58,6 +59,7 @@ class QueueEnvironment:
         kept: returns how long the past can be read, in timestamp units.
         wake_up: the flag that wakes the service.
         news: the definitions of queues that the node has heard of.
+        node_claims: the claims that wait for all ranges of the node.
         handed: the deadlines of message leases on the monotonic clock, by the keys of their
             holdings: the halves of a range begin with those that the range has given here.
         seen_clients: the clients that any range of the node has seen, the first ones first.
@@ -88,6 +90,7 @@ class QueueEnvironment:
     news: DefinitionNews
     forgets_strangers: bool
     rouse: Callable[[], None]
+    node_claims: NodeClaims = field(default_factory=NodeClaims)
     handed: dict[bytes, float] = field(default_factory=dict)
     seen_clients: dict[bytes, None] = field(default_factory=dict)
     refusals: dict[int, Exception] = field(default_factory=dict)
@@ -148,7 +151,7 @@ class Claiming:
         """Register the claims."""
         registry.reads[ClaimQueue] = self.claim
         registry.sizes |= {
-            "queue waits": lambda: sum(len(each.consumers) for each in self.by_name.values()),
+            "queue waits": lambda: sum(each.consumers.of_range for each in self.by_name.values()),
             "queue claims": lambda: len(self._claiming),
             "queue token waits": lambda: len(self.environment.waits),
         }
@@ -186,7 +189,10 @@ class Claiming:
         Raises:
             Invalid: there is no such queue, or it was dropped.
             MustWait: nothing is leased to it yet.
+            WrongRange: it waits for all ranges of the node, which has no other one.
         """
+        if request.at_node:
+            raise WrongRange(self.environment.bounds.descriptor)
         manager = self.by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
         if waiter is not None:
@@ -205,16 +211,15 @@ class Claiming:
             held = self._held_by(view, manager, request)
             if held or not request.messages_max:
                 return Claimed(held)
+        self._begins(manager, request)
+        raise MustWait(manager.wait(request))
+
+    def _begins(self, manager: Manager, request: ClaimQueue) -> None:
+        """Note that a client claims, perhaps in a transaction."""
         self.environment.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
             self.environment.holders.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(request.transaction_id, {})[manager] = None
-        waiter = manager.wait(request)
-        if manager.counted.ready or manager.counted.scheduled:
-            manager.host.poll(manager)
-        if not request.wait or not manager.ready.is_complete or len(manager.ready):
-            manager.host.look_at(manager)
-        raise MustWait(waiter)
 
     def _over(self, manager: Manager, request: ClaimQueue, in_hand: list[Attempt]) -> Claimed:
         """Return which attempts of a consumer without credit are over.
@@ -249,9 +254,19 @@ class Claiming:
 
     def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""
+        if waiter.of_node is not None:
+            self._answer_at_node(waiter.of_node, waiter)
+            return
         if waiter.refused is not None:
             self.environment.refusals[id(waiter.request)] = waiter.refused
         self.environment.answer(waiter)
+
+    def _answer_at_node(self, claim: NodeClaim, waiter: WaitingClaim) -> None:
+        """Answer a claim for all ranges of the node with the messages of this one."""
+        environment, descriptor = self.environment, self.environment.bounds.descriptor
+        self._begins(self.by_name[waiter.request.queue], waiter.request)
+        asked = descriptor.start, descriptor.end
+        environment.node_claims.answer(claim, Claimed(waiter.messages, asked=asked))
 
     def given_up(self, request: object) -> None:
         """Forget a claim for whose answer nobody waits any more, and give back what it got."""

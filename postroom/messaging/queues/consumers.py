@@ -8,8 +8,11 @@
 A claim is a read that may have to wait. Each claim waits for a token of its own, its
 :class:`WaitingClaim`. The claim whose consumer holds the fewest messages is served next; among
 equals, the one that was served longest ago. Thus messages go round, and a slow consumer gets
-fewer. A consumer is known here as long as it waits. The table of leases has the messages that it
-holds.
+fewer. A consumer is known here as long as it waits. The tables of leases count the messages that it
+holds, in all ranges of the node.
+
+Claims that wait for all of these ranges (:mod:`.node_claims`) stand in line with those of the
+range. One that gets something becomes one of the range until it is answered.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from postroom.messaging.queues.leases import LeaseTable
+from postroom.messaging.queues.node_claims import Alike, NodeClaim, NodeClaims
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.ranges import checks
@@ -177,6 +180,7 @@ class WaitingClaim:
         looked_at: the ``additions`` of the ready cache when there was nothing for it.
         served: a number that rises each time a claim is served.
         busy: how many messages its consumer holds.
+        of_node: the claim for all ranges of the node that it stands for, if it does.
     """
 
     request: ClaimQueue
@@ -188,6 +192,7 @@ class WaitingClaim:
     looked_at: int = 0
     served: int = 0
     busy: int = 0
+    of_node: NodeClaim | None = None
 
 
 Placed: TypeAlias = tuple[int, int, WaitingClaim]
@@ -195,18 +200,44 @@ Placed: TypeAlias = tuple[int, int, WaitingClaim]
 
 
 class Consumers:
-    """The claims on one queue that wait. Its length is their number."""
+    """The claims on one queue that wait. Its length is their number.
 
-    def __init__(self, leases: LeaseTable) -> None:
-        self._leases = leases
+    Iteration goes over those of the range: of those for all ranges, it has the ones that are taken.
+
+    Args:
+        queue: the name of the queue.
+        node: the claims for all ranges of the node.
+        wish_of: a function that returns what a selection takes.
+    """
+
+    def __init__(
+        self, queue: str, node: NodeClaims, wish_of: Callable[[ClaimSelection], Wish | None]
+    ) -> None:
+        self._queue = queue
+        self._node = node
+        self._wish_of = wish_of
         self._waiters: dict[int, WaitingClaim] = {}
-        self._served = 0
+        self._looked_at: dict[Wish | None, int] = {}
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self._waiters) + self._node.waiting(self._queue)
 
     def __iter__(self) -> Iterator[WaitingClaim]:
         return iter(self._waiters.values())
+
+    @property
+    def of_range(self) -> int:
+        """Return how many of them wait for this range alone."""
+        return len(self._waiters)
+
+    def ids(self) -> set[bytes]:
+        """Return the ids of the consumers that wait."""
+        of_node = (each.request for alike in self._node.alike(self._queue) for each in alike)
+        return {each.request.consumer for each in self} | {each.consumer for each in of_node}
+
+    def have_all(self) -> bool:
+        """Return whether all of them have got something."""
+        return not self._node.waiting(self._queue) and all(each.messages for each in self)
 
     def of(self, request: ClaimQueue) -> WaitingClaim | None:
         """Return the waiter of this very request, or `None`."""
@@ -215,56 +246,105 @@ class Consumers:
 
     def add(self, waiter: WaitingClaim) -> None:
         """Add a claim that waits."""
-        self._served += 1
-        waiter.served = self._served
+        self._node.served += 1
+        waiter.served = self._node.served
         self._waiters[id(waiter.request)] = waiter
 
     def remove(self, waiter: WaitingClaim) -> None:
         """Remove a claim that was answered or given up."""
         self._waiters.pop(id(waiter.request), None)
 
+    def take(self, waiter: WaitingClaim) -> None:
+        """Take a claim that was given something, if it waits for all ranges."""
+        claim = waiter.of_node
+        if claim is not None and claim.taken is None:
+            self._waiters[id(waiter.request)] = waiter
+            self._node.draw(claim, self, waiter)
+
+    def _put_back(self, waiter: WaitingClaim) -> bool:
+        """Have a claim wait for all ranges again; return false if it does not."""
+        if waiter.of_node is None:
+            return False
+        self.remove(waiter)
+        self._node.put_back(waiter.of_node)
+        return True
+
     def forget_ungranted(self) -> None:
         """Take the messages of an aborted proposal from the claims that it gave them to."""
-        for waiter in self:
-            if not waiter.granted:
+        self._looked_at.clear()
+        for waiter in list(self):
+            if not waiter.granted and not self._put_back(waiter):
                 waiter.messages, waiter.size, waiter.looked_at = [], 0, 0
 
     def clear(self) -> list[WaitingClaim]:
-        """Remove all claims and return them."""
-        waited = list(self._waiters.values())
+        """Remove all claims and return them; those for all ranges wait elsewhere."""
+        waited = [each for each in list(self) if not self._put_back(each)]
         self._waiters.clear()
         return waited
 
-    def line(self, additions: int, *, is_complete: bool) -> list[Placed]:
+    def lose(self, error: Exception) -> None:
+        """Tell the claims an error to which messages may be leased: the lease is lost."""
+        for waiter in list(self):
+            if waiter.of_node is not None:
+                self._node.refuse(waiter.of_node, error)
+
+    def looked(self, waiter: WaitingClaim, additions: int) -> None:
+        """Note that there is nothing for a claim, and those like it, in memory or stored."""
+        waiter.looked_at = additions
+        if waiter.of_node is not None:
+            if len(self._looked_at) >= WISHES_KEPT:
+                self._looked_at.clear()
+            self._looked_at[waiter.wish] = additions
+
+    def line(self, additions: int, ready: int, *, is_complete: bool) -> list[Placed]:
         """Return the claims that there may be something for, as a heap; the first is served next.
 
         Args:
             additions: the ``additions`` of the ready cache.
+            ready: how many messages it has.
             is_complete: whether all stored messages are in memory.
         """
-        held_by = self._leases.held_by
+        held = self._node.held
         line = []
         for waiter in self._waiters.values():
             if waiter.granted or waiter.messages:
                 continue
-            wish = waiter.wish
-            looks_on = wish is not None and wish.cursor is not None and not is_complete
-            if looks_on or waiter.looked_at != additions:
-                waiter.busy = held_by(waiter.request.consumer)
+            if waiter.looked_at != additions or self._looks_on(waiter.wish, is_complete):
+                waiter.busy = held.get(waiter.request.consumer, 0)
                 line.append((waiter.busy, waiter.served, waiter))
+        for alike in self._node.alike(self._queue):
+            wish = self._wish_of(next(iter(alike)).request.selection)
+            if self._looked_at.get(wish) != additions or self._looks_on(wish, is_complete):
+                line += self._first(alike, wish, ready if is_complete else len(alike))
         heapq.heapify(line)
         return line
 
+    def _looks_on(self, wish: Wish | None, is_complete: bool) -> bool:
+        """Return whether stored messages are searched for a wish that are not in memory."""
+        return wish is not None and wish.cursor is not None and not is_complete
+
+    def _first(self, alike: Alike, wish: Wish | None, most: int) -> Iterator[Placed]:
+        """Yield the places of those claims for all ranges that are served first."""
+        held = self._node.held
+        places = ((held.get(each.request.consumer, 0), each.served, each) for each in alike)
+        for busy, served, claim in heapq.nsmallest(most, places):
+            yield (
+                busy,
+                served,
+                WaitingClaim(claim.request, wish, served=served, busy=busy, of_node=claim),
+            )
+
     def served(self, waiter: WaitingClaim) -> None:
         """Note that a claim was given a message: among equals, others come first now."""
-        self._served += 1
-        waiter.served = self._served
+        self._node.served += 1
+        waiter.served = self._node.served
         waiter.busy += 1
 
     def served_all(self, line: list[Placed], number: int) -> None:
         """Note that the claims in line were given so many messages, one after the other."""
+        before = self._node.served
         for place, (_, _, waiter) in enumerate(line[:number]):
             rounds = (number - 1 - place) // len(line)
-            waiter.served = self._served + place + 1 + rounds * len(line)
+            waiter.served = before + place + 1 + rounds * len(line)
             waiter.busy += rounds + 1
-        self._served += number
+        self._node.served += number

@@ -79,7 +79,7 @@ class Directory:
         host: the host that managers are given.
         environment: has the definitions that the node has heard of.
         begin: a function that makes a manager from the stored state, or raises ``QueueDamaged``.
-        on_dropped: called with the queue that is gone.
+        on_dropped: called with the queue that is gone, and its manager if it was in use.
 
     Attributes:
         is_root: whether definitions are changed here.
@@ -97,7 +97,7 @@ class Directory:
         host: RangeQueues,
         environment: QueueEnvironment,
         begin: Callable[[QueueDefinition], Manager],
-        on_dropped: Callable[[str, Manager | None], None],
+        on_dropped: Callable[[QueueDefinition, Manager | None], None],
     ) -> None:
         self._range_id = range_id
         self.is_root = range_id == ROOT_ID
@@ -490,7 +490,7 @@ class Directory:
             manager.names_all = not is_damaged
             manager.definition = definition
             self.dropped[definition.number] = manager
-            self._on_dropped(name, in_use)
+            self._on_dropped(definition, in_use)
 
 
 PASSED_AT_ONCE: Final = 8

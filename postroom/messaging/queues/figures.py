@@ -102,7 +102,7 @@ def report(manager: Manager, now: int) -> QueueReport:
     return QueueReport(
         manager.name,
         manager.counted,
-        len({each.request.consumer for each in manager.consumers} | holders),
+        len(manager.consumers.ids() | holders),
         None if due is None else _seconds(now - passed(due, now, manager.host.by_wall)),
         None if longest is None else _seconds(now - longest.fired_at),
         manager.trouble.failures(manager.host.monotonic()),

@@ -134,7 +134,7 @@ class Firing:
         """Lease messages to claims; return whether there may be more for those that wait."""
         manager = self._manager
         ready = manager.ready
-        line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
+        line = manager.consumers.line(ready.additions, len(ready), is_complete=ready.is_complete)
         bytes_max = self._ctx.bytes + self._bytes_max
         if line and not (self._has_group_limits or self._is_paced):
             allowed -= self._lease_run(line, allowed)
@@ -161,7 +161,7 @@ class Firing:
         ready = self._manager.ready
         placed = ready.take(waiter.wish, self._may if self._has_group_limits else None)
         if placed is None and ready.is_complete:
-            waiter.looked_at = ready.additions
+            self._manager.consumers.looked(waiter, ready.additions)
         return placed
 
     def _may(self, group: str, head: Entry) -> bool:
@@ -329,6 +329,7 @@ class Firing:
         manager, ctx = self._manager, self._ctx
         for waiter, hand in self._hands.items():
             if hand.leased:
+                manager.consumers.take(waiter)
                 request, now = waiter.request, ctx.timestamp
                 transaction = request.transaction_id or b""
                 held = Holding(
@@ -374,7 +375,7 @@ class Firing:
         if wish.look_again(manager.ready.additions):
             self._looks_again = True
         else:
-            waiter.looked_at = manager.ready.additions
+            manager.consumers.looked(waiter, manager.ready.additions)
         return visited
 
     def _may_be_next(self, key: bytes, entry: Entry) -> bool:

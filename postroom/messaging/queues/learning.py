@@ -143,14 +143,12 @@ class Learning:
         return self._is_behind and self._news.version >= self.version
 
     def learn(self, ctx: Evaluation, take: TakeQueue) -> int:
-        """Learn what the node has heard of; return the version that the range knows then.
+        """Learn the news that there are; return the version that the range knows then.
 
         Args:
             ctx: the proposal. Once it is applied, the queues of the range change.
             take: takes the queues that have changed.
         """
-        if not self.has_news:
-            return self.version
         news, version = self._news, self._news.version
         found = [
             (name, news.by_name.get(name), news.unreadable.get(name)) for name in self._changed

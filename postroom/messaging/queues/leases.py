@@ -107,10 +107,14 @@ class LeaseTable:
         waits: the consumers that wait for credit; those that hold fewer messages are woken.
         on_client: called with a client whose consumers hold messages for the first time, or none
             any more.
+        held: how many messages each consumer holds in all ranges of the node.
     """
 
     def __init__(
-        self, waits: TokenWaits, on_client: Callable[[bytes], None] = lambda _: None
+        self,
+        waits: TokenWaits,
+        on_client: Callable[[bytes], None] = lambda _: None,
+        held: Counter[bytes] | None = None,
     ) -> None:
         self._waits = waits
         self._on_client = on_client
@@ -119,7 +123,7 @@ class LeaseTable:
         self._since: Deadlines[LeasedHolding] = Deadlines()
         self._of_consumers: dict[bytes, dict[LeasedHolding, None]] = {}
         self._of_transactions: dict[bytes, dict[LeasedHolding, None]] = {}
-        self._held_by: Counter[bytes] = Counter()
+        self._held_by: Counter[bytes] = Counter() if held is None else held
         self._clients: Counter[bytes] = Counter()
         self._of_groups: Counter[str] = Counter()
         self._promised = 0
@@ -260,6 +264,12 @@ class LeaseTable:
         self._promised = 0
         self._promised_groups.clear()
 
+    def end(self) -> None:
+        """Count nothing here any more, since the range does not serve the queue."""
+        for consumer, leased in self._of_consumers.items():
+            _subtract(self._held_by, consumer, sum([each.left for each in leased]))
+        self._held_by = Counter()
+
     # --- questions
 
     def get(self, locator: Locator) -> Lease | None:
@@ -269,10 +279,6 @@ class LeaseTable:
     def in_group(self, group: str) -> int:
         """Return how many messages of a group are leased, the promised ones included."""
         return self._of_groups.get(group, 0) + self._promised_groups.get(group, 0)
-
-    def held_by(self, consumer: bytes) -> int:
-        """Return how many messages a consumer holds."""
-        return self._held_by.get(consumer, 0)
 
     def holds_for(self, client: bytes) -> bool:
         """Return whether the consumers of a client hold any message."""

@@ -211,8 +211,13 @@ class Manager:
         self.range_id = range_id
         self.layout = QueueLayout(range_id, definition.number, host.index)
         self.counted = QueueCounts()
-        self.leases = LeaseTable(host.waits, lambda client: host.holds(self, client))
-        self.consumers = Consumers(self.leases)
+        self.leases = LeaseTable(
+            host.waits, lambda client: host.holds(self, client), host.node_claims.held
+        )
+        self.consumers = Consumers(
+            definition.name, host.node_claims,
+            lambda selection: self.wishes.of(selection, self.consumers),
+        )  # fmt: skip
         settings = definition.settings
         self.ordered = settings.order == "group"
         self.wishes = Wishes(self._headers)
@@ -345,6 +350,7 @@ class Manager:
 
     def end(self, refusal: Exception | None) -> None:
         """Stop serving the queue; tell the waiting claims ``refusal``, unless it is `None`."""
+        self.leases.end()
         for waiter in self.consumers.clear():
             if refusal is not None:
                 waiter.refused = refusal
@@ -470,7 +476,19 @@ class Manager:
         """Add a waiting claim and return its waiter."""
         waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers))
         self.consumers.add(waiter)
+        self.look_for(is_answered=not request.wait)
         return waiter
+
+    def look_for(self, *, is_answered: bool = False) -> None:
+        """Look for messages, since a claim waits.
+
+        Args:
+            is_answered: whether the claim is answered if there are none, too.
+        """
+        if self.counted.ready or self.counted.scheduled:
+            self.host.poll(self)
+        if is_answered or not self.ready.is_complete or len(self.ready):
+            self.host.look_at(self)
 
     def _headers(self, entry: Entry) -> Headers:
         ctx = self.speculation.ctx

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Set
 from functools import partial
 from typing import Final
 
-from postroom.errors import Invalid, TransactionTooLarge
+from postroom.errors import Invalid, NoSuchQueue, TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import BlockDamaged, Reader
@@ -40,6 +40,7 @@ from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.node_claims import NOT_LEARNED
 from postroom.messaging.queues.places import Rescheduling
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.records import (
@@ -68,8 +69,9 @@ from postroom.messaging.queues.slots import is_limited
 from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
+from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.contract import ROOT_ID
-from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.ports import Registry, ServiceWakeUp
 
 SET_BACK: Final = from_seconds(periodic.SET_BACK_SECONDS)
@@ -108,7 +110,8 @@ class RangeQueues:
         index: the kind of the index of queues that is in use.
         slots: the slots that the range owns; ``pools``: at the root, those that no range owns.
         drops: the wake-up of the service that has all ranges learn of dropped queues, if any.
-        bounds, handed, kept, waits, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
+        bounds, handed, kept, waits, node_claims, monotonic, reading, by_wall: see
+            :class:`.QueueEnvironment`.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class RangeQueues:
         )  # fmt: skip
         self.pools.own = self.slots
         self.kept, self.handed = environment.kept, environment.handed
-        self.waits = environment.waits
+        self.waits, self.node_claims = environment.waits, environment.node_claims
         self.monotonic, self.reading = environment.monotonic, environment.reading
         self.by_wall = environment.by_wall
         self._agenda = Agenda(
@@ -194,7 +197,7 @@ class RangeQueues:
         Nothing is read if the stored state is not whole: half of a queue may be missing, and nobody
         is served before all of it is there.
         """
-        self.end()
+        self._forget()
         self._stored = stored
         self.index = index_in_use(stored, self._range_id)
         if not is_whole:
@@ -213,6 +216,18 @@ class RangeQueues:
         names = {each.number: name for name, each in directory.defined.items()}
         for number in self.slots.owners(stored):
             directory.manager(names.get(number, ""))
+        self.node_claims.serve(self._range_id, self)
+
+    def look_for(self, queue: str) -> int:
+        """Look for messages of a queue, since a claim waits for all ranges; return its number."""
+        try:
+            manager = self._directory.known(queue)
+        except MustWait:
+            return NOT_LEARNED
+        except NoSuchQueue:
+            return 0
+        manager.look_for()
+        return manager.definition.number
 
     def _empty_later(self, dropped: list[QueueDefinition]) -> None:
         for definition in dropped:
@@ -308,6 +323,13 @@ class RangeQueues:
 
     def end(self) -> None:
         """Forget everything, at the end of the lease."""
+        for manager in self._by_name.values():
+            manager.consumers.lose(NotLeaseholder(None))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget everything."""
+        self.node_claims.serve_no_more(self._range_id)
         self._learning.end()
         self.slots.hungry.clear()
         self.pools.clear()
@@ -340,13 +362,16 @@ class RangeQueues:
         by_wall = times.look_at(times.at(moment), self.reading(), wall) if moment else 0
         return times.earliest(first, by_wall)
 
-    def _has_dropped(self, name: str, manager: Manager | None) -> None:
+    def _has_dropped(self, dropped: QueueDefinition, manager: Manager | None) -> None:
+        name = dropped.name
+        refusal = Invalid(f"the queue {name!r} was dropped; nothing was claimed")
         self._agenda.plan(name)
         self.waits.wake_results(name)
         if manager is not None:
             self._to_look.pop(manager, None)
             self._claiming.forget(manager)
-            manager.end(Invalid(f"the queue {name!r} was dropped; nothing was claimed"))
+            manager.end(refusal)
+        self.node_claims.refuse_queue(name, dropped.number, refusal)
         self._environment.wake()
 
     # --- definitions
@@ -362,7 +387,15 @@ class RangeQueues:
 
     def learn(self, ctx: Evaluation, _: LearnDefinitions) -> Learned:
         """Evaluate ``LearnDefinitions``."""
-        return Learned(self._learning.learn(ctx, self._directory.take), self.bounds.end)
+        return Learned(self._learn(ctx), self.bounds.end)
+
+    def _learn(self, ctx: Evaluation) -> int:
+        """Learn what the node has heard of, for which claims may wait; return the version."""
+        if not self._learning.has_news:
+            return self._learning.version
+        version = self._learning.learn(ctx, self._directory.take)
+        ctx.after.append(lambda: self.node_claims.learned(self._range_id))
+        return version
 
     def _leave_slots(self, ctx: Evaluation, request: LeaveSlots) -> OwnedSlots:
         """Evaluate ``LeaveSlots``."""
@@ -537,7 +570,7 @@ class RangeQueues:
         """Evaluate ``AdvanceQueues``: do what is due in all queues; the rider then fires."""
         if Changed in ctx.scratch:
             return Moved(0, more=True, next_due=0)
-        self._learning.learn(ctx, self._directory.take)
+        self._learn(ctx)
         if self._directory.has_too_many:
             self._directory.forget_some({note[0] for note in ctx.notes})
         now, more = self.monotonic(), False
@@ -694,7 +727,9 @@ class RangeQueues:
         self._directory.set_aside(error, manager.definition)
         self.waits.wake_results(error.queue)
         self._claiming.forget(manager)
-        manager.end(QueueDamaged(error.queue, str(error)))
+        refusal = QueueDamaged(error.queue, str(error))
+        manager.end(refusal)
+        self.node_claims.refuse_queue(error.queue, manager.definition.number, refusal)
         self._environment.wake()
 
     def names(self) -> tuple[Set[str], Set[str]]:

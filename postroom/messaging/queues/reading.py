@@ -353,7 +353,7 @@ class Reading:
         view.steps += (len(manager.ready) + len(manager.leases)) // 16
         return QueueStats(
             **counted,
-            consumers=len({each.request.consumer for each in manager.consumers} | holders),
+            consumers=len(manager.consumers.ids() | holders),
             oldest=oldest,
             lateness_p50=_quantile(lateness, 0.5),
             lateness_p99=_quantile(lateness, 0.99),

@@ -58,7 +58,7 @@ class Refilling:
         The entries that fill the memory were found to be held up just now.
         """
         manager = self._manager
-        if manager.ready.is_complete or all(each.messages for each in manager.consumers):
+        if manager.ready.is_complete or manager.consumers.have_all():
             return False
         return manager.ready.make_room()
 

@@ -48,6 +48,7 @@ from postroom.ranges.contract import (
     NeedsQueue,
     Read,
     Role,
+    Scope,
     Write,
 )
 from postroom.ranges.requests import (
@@ -667,8 +668,8 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         messages: the messages that were leased to the consumer.
         over: the attempts it named that are over, by their indexes in ``in_hand``.
-        asked: the span of homes that was asked, noted by a client that asked one of several ranges;
-            ``None``: all.
+        asked: the span of homes that was asked, noted by a client that asked one of several ranges,
+            or by a node that has asked all of its ranges; ``None``: all.
     """
 
     messages: list[StoredQueueMessage]
@@ -691,6 +692,9 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
             are over; with ``wait``, as soon as one is. No message is leased.
         homes: the span of homes that is asked, which lies in one range. The selection is by keys,
             and a message with a group lies elsewhere.
+        at_node: whether it waits for a message of any range that the node leads, however long that
+            is. The answer tells the span of the range. ``homes``, ``again`` and ``in_hand`` say
+            nothing then.
     """
 
     answer: ClassVar = Claimed
@@ -713,9 +717,12 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
     again: bool = False
     in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
     homes: HomeSpan = EVERY_HOME
+    at_node: bool = False
 
     def concerns(self) -> Concern:
         """Return the homes of the messages in hand, else the span of homes that is asked."""
+        if self.at_node:
+            return Scope.NODE
         if self.in_hand is None:
             return KeySet(spans=(self.homes,))
         return KeySet(tuple(each.home for each in self.in_hand))

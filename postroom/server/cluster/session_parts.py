@@ -51,6 +51,7 @@ class SessionNode(Protocol):
     nodes: Nodes | None
     grants: Grants
     on_grants: Callable[[], None]
+    on_lead_lost: Callable[[], None]
     clock: HybridLogicalClock
     monotonic: Callable[[], float]
     replicas: Replicas

@@ -19,6 +19,7 @@ from postroom.server.cluster.intake import LargeFrames
 from postroom.server.cluster.refusals import Refusals
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.session_parts import SessionNode
+from postroom.server.cluster.session_ranges import has_several_ranges
 
 
 class Sessions:
@@ -43,6 +44,8 @@ class Sessions:
         self._with_backlog: Rounds[Session] = Rounds()
         node.replicas.on_room(self._work_off)
         node.on_grants = lambda: node.call_after(0.0, self._look_at_rights)
+        self._tells = False
+        node.on_lead_lost = self._tell_ranges_soon
 
     def __len__(self) -> int:
         return len(self._open)
@@ -206,12 +209,31 @@ class Sessions:
         for session in self._open.values():
             session.welcome()
 
+    def _tell_ranges_soon(self) -> None:
+        """Tell clients in a moment that the node leads fewer ranges."""
+        if not self._tells:
+            self._tells = True
+            self.node.call_after(TOLD_TOGETHER_SECONDS, self._tell_ranges)
+
+    def _tell_ranges(self) -> None:
+        """Tell the clients with requests under way which ranges the node leads now.
+
+        A claim that waits for all of them is not answered when one goes. Its client has to wait at
+        the next leader, too.
+        """
+        self._tells = False
+        for session in list(self._open.values()) if has_several_ranges(self.node.replicas) else ():
+            if session.wants():
+                session.welcome()
+
     def end_all(self, reason: Error) -> None:
         """End all streams, because the node stops. Each client is told, and goes to another one."""
         for session in list(self._open.values()):
             session.end(reason)
 
 
+TOLD_TOGETHER_SECONDS: Final = 0.01
+"""The time in which a node loses several ranges that clients are told of at once, in seconds."""
 SILENT_SECONDS: Final = 5.0
 """The silence after which a client that holds something, or waits for something, has gone."""
 IDLE_SECONDS: Final = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,6 @@ from postroom.client.queues.placing import (
     homes,
     in_ranges,
 )
-from postroom.client.routing.local import AnyParts
 from postroom.errors import Unavailable
 from postroom.messaging.queues.queries import FindHomes, FoundHome
 from postroom.messaging.queues.requests import (
@@ -193,38 +192,3 @@ def test_a_message_that_never_arrives_is_not_waited_for_for_ever() -> None:
     sender.answers.extend([found, *[[]] * 1000])
     assert sender.run(homes(sender, "q", [b"1"])) == found
     assert ARRIVAL_SECONDS < sender.seconds < ARRIVAL_SECONDS + 1.0
-
-
-class _Whole:
-    """A claim that an embedded store answers."""
-
-    def __init__(self, request: ClaimQueue) -> None:
-        self.request = request
-        self.answers: list[Any] = []
-        self.done = False
-
-    def complete(self, result: Any, error: BaseException | None) -> None:
-        assert error is None
-        self.done = True
-        self.answers.append(result)
-
-
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_second_answer_that_cannot_be_withdrawn_goes_back_uncounted(is_cancelled: bool) -> None:
-    submitted: list[Any] = []
-    whole, sender = _Whole(wanting(1, wait=True)), cast(Any, FakeSender())
-    parts = AnyParts(submitted.append, lambda _: False, sender)
-    spans: list[HomeSpan] = [(b"", b"m"), (b"m", None)]
-    parts.ask(whole, [wanting(1, wait=True, homes=homes_) for homes_ in spans])
-    left, right = submitted
-    if is_cancelled:
-        parts.cancel(whole)
-    else:
-        right.complete(Claimed([stored("n")]), None)
-        assert [each.asked for each in whole.answers] == [(b"m", None)]
-    left.complete(Claimed([stored("a")]), None)
-    assert len(whole.answers) == (not is_cancelled)
-    (write,) = submitted[-1].request.writes
-    assert type(write) is RejectMessages
-    assert write.uncounted
-    assert [each.id for each in write.attempts] == [b"a"]

@@ -113,7 +113,7 @@ def answer_together(node: Stream, told: dict[int, Any]) -> None:
 
 
 def test_a_client_waits_in_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assignment, "CLIENT_WAITS_MAX", 4)
+    monkeypatch.setattr(assignment, "CLIENT_WAITS_MAX", 2)
     world = three()
     first, second = (world.ask(ScanChanges(b"", None, 10)) for _ in range(2))
     assert not first.answers

@@ -1,4 +1,4 @@
-"""A claim asks one range after the other, then waits in all; each message has one owner."""
+"""A claim asks one range after the other, then waits at each node; a message has one owner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks
 from tests.client.queues.fakes import stored
 from tests.client.routing.test_awaited_changes import asked_now, pass_time
-from tests.client.routing.test_many_ranges import LED, RIGHT, three, welcome_all
+from tests.client.routing.test_many_ranges import (
+    LED,
+    LEFT,
+    MIDDLE,
+    RIGHT,
+    three,
+    welcome_all,
+)
 from tests.remote.scripted_nodes import (
     COMMITTED,
     Asked,
@@ -54,7 +61,7 @@ def with_a_claim(world: World) -> list[str]:
 
 
 def answer_with_nothing(world: World) -> list[str]:
-    """Let each range say that it has nothing, until the claim waits in all; return their order."""
+    """Let each range say that it has nothing, until the claim waits; return their order."""
     order = []
     while len(with_a_claim(world)) == 1:
         (address,) = with_a_claim(world)
@@ -67,7 +74,7 @@ def answer_with_nothing(world: World) -> list[str]:
 
 
 def waiting(**said: Any) -> tuple[World, Asked]:
-    """Return a claim that waits in three ranges."""
+    """Return a claim that waits at three nodes."""
     world = three()
     call = world.ask(a_claim(**said))
     answer_with_nothing(world)
@@ -86,14 +93,35 @@ def given_back(stream: Stream) -> list[bytes]:
     return found
 
 
-def test_a_claim_asks_each_range_once_before_it_waits_in_all() -> None:
+def won(address: str) -> Claimed:
+    """Return the answer of a node to a claim that waits there."""
+    return Claimed([stored("won")], asked=PIECES[address])
+
+
+def test_a_claim_asks_each_range_once_before_it_waits_at_each_node() -> None:
     world = three()
     call = world.ask(a_claim())
     assert sorted(answer_with_nothing(world)) == sorted(PIECES)
-    for address, piece in PIECES.items():
-        (claim,) = claims_at(world, address).values()
-        assert (claim.homes, claim.wait) == (piece, True)
+    for address in PIECES:
+        stream, claims = world.to(address), claims_at(world, address)
+        claim = claims[only(claims)]
+        assert (claim.at_node, claim.wait, claim.number) == (True, True, only(claims))
+        assert not stream.named.keys() & claims.keys()
     assert not call.done
+
+
+def test_a_claim_waits_once_at_a_node_that_leads_many_ranges() -> None:
+    world = World()
+    starts = [b"", *(b"%02d" % each for each in range(49))]
+    world.to("a:1").leads(*(
+        RangeDescriptor(1 + number, start, end, 60)
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True))
+    ))  # fmt: skip
+    stream = world.to("a:1")
+    world.ask(a_claim())
+    for _ in starts:
+        stream.answer(only(stream.requests), NOTHING)
+    assert [each.at_node for each in stream.requests.values()] == [True]
 
 
 def test_a_claim_is_answered_by_the_first_range_with_messages() -> None:
@@ -122,7 +150,7 @@ def test_claims_begin_with_other_ranges() -> None:
 def test_the_first_answer_counts_and_the_other_ranges_are_told_that_nobody_waits() -> None:
     world, call = waiting()
     stream = world.to("b:1")
-    stream.answer(only(claims_at(world, "b:1")), Claimed([stored("won")]))
+    stream.answer(only(claims_at(world, "b:1")), won("b:1"))
     assert [each.id for each in call.result.messages] == [b"won"]
     assert call.result.asked == PIECES["b:1"]
     assert not with_a_claim(world)
@@ -132,9 +160,9 @@ def test_the_first_answer_counts_and_the_other_ranges_are_told_that_nobody_waits
 def test_messages_of_a_second_answer_go_back_uncounted(of: bytes | None) -> None:
     world, call = waiting(transaction_id=of)
     numbers = {address: only(claims_at(world, address)) for address in PIECES}
-    world.to("b:1").answer(numbers["b:1"], Claimed([stored("won")]))
+    world.to("b:1").answer(numbers["b:1"], won("b:1"))
     late = world.to("c:1")
-    late.answer(numbers["c:1"], Claimed([stored("late")]))
+    late.answer(numbers["c:1"], Claimed([stored("late")], asked=PIECES["c:1"]))
     assert given_back(late) == [b"late"]
     assert not given_back(world.to("b:1"))
     assert call.answers == 1
@@ -161,34 +189,114 @@ def test_a_claim_whose_time_is_over_waits_nowhere() -> None:
     assert not with_a_claim(world)
 
 
-def test_only_the_range_whose_answer_was_lost_is_asked_again_by_the_same_number() -> None:
+def looked_for(world: World, address: str) -> dict[int, int]:
+    """Return the numbers of the lost claims for whose messages a node is asked, by request."""
+    return {
+        number: claim.number
+        for number, claim in claims_at(world, address).items()
+        if claim.again and not (claim.at_node or claim.messages_max or claim.wait)
+    }
+
+
+def waits_at(world: World, address: str) -> list[ClaimQueue]:
+    return [each for each in claims_at(world, address).values() if each.at_node]
+
+
+def test_messages_of_a_lost_answer_are_looked_for_in_all_ranges_and_go_back() -> None:
     world, call = waiting()
-    before = {address: only(claims_at(world, address)) for address in PIECES}
-    sent = world.to("b:1").requests[before["b:1"]].number
+    sent = world.to("b:1").requests[only(claims_at(world, "b:1"))].number
     world.to("b:1").breaks()
     world.pass_time(0.3)
     welcome_all(world)
-    (again,) = claims_at(world, "b:1").values()
-    assert (again.again, again.number, again.homes) == (True, sent, PIECES["b:1"])
-    for address in ("a:1", "c:1"):
-        (claim,) = claims_at(world, address).values()
-        assert not claim.again
+    for address in PIECES:
+        stream = world.to(address)
+        (number,) = looked_for(world, address)
+        assert looked_for(world, address) == {number: sent}
+        stream.answer(number, Claimed([stored(address)]))
+        assert given_back(stream) == [address.encode()]
     assert not call.done
 
 
-def test_messages_of_a_lost_answer_are_looked_for_when_another_range_has_answered() -> None:
+def test_a_claim_waits_again_at_a_node_that_comes_back() -> None:
+    world, _ = waiting()
+    numbers = {each.number for at in PIECES for each in waits_at(world, at)}
+    world.to("b:1").breaks()
+    assert [len(waits_at(world, at)) for at in ("a:1", "c:1")] == [1, 1]
+    world.pass_time(0.3)
+    welcome_all(world)
+    for address in PIECES:
+        (claim,) = waits_at(world, address)
+        assert (claim.number in numbers) == (address != "b:1")
+    world.to("b:1").answer(
+        next(n for n, each in claims_at(world, "b:1").items() if each.at_node), won("b:1")
+    )
+    assert not [at for at in PIECES if waits_at(world, at)]
+
+
+def test_messages_of_a_lost_answer_are_looked_for_when_another_node_has_answered() -> None:
     world, call = waiting()
     sent = world.to("c:1").requests[only(claims_at(world, "c:1"))].number
     world.to("c:1").breaks()
-    world.to("b:1").answer(only(claims_at(world, "b:1")), Claimed([stored("won")]))
+    numbers = [n for n, each in claims_at(world, "b:1").items() if each.at_node]
+    world.to("b:1").answer(numbers[0], won("b:1"))
     assert call.done
     world.pass_time(0.3)
     welcome_all(world)
     right = world.to("c:1")
-    (number,), (left,) = claims_at(world, "c:1"), claims_at(world, "c:1").values()
-    assert (left.again, left.number, left.messages_max) == (True, sent, 0)
+    (number,) = looked_for(world, "c:1")
+    assert looked_for(world, "c:1") == {number: sent}
     right.answer(number, Claimed([stored("lost")]))
     assert given_back(right) == [b"lost"]
+    assert not waits_at(world, "c:1")
+
+
+def test_a_claim_whose_range_lost_its_lease_in_between_looks_for_messages_and_waits_on() -> None:
+    world, call = waiting()
+    before = only(claims_at(world, "b:1"))
+    world.to("b:1").redirect(before, None)
+    world.pass_time(0.3)
+    welcome_all(world)
+    assert [[*looked_for(world, at).values()] for at in PIECES] == [[before]] * 3
+    assert [len(waits_at(world, at)) for at in PIECES] == [1, 1, 1]
+    assert not call.done
+
+
+def test_a_node_that_begins_to_lead_a_range_is_asked_at_once() -> None:
+    world, call = waiting()
+    world.to("c:1").leads()
+    assert len(waits_at(world, "c:1")) == 1, "it may lead again, and harms nobody until then"
+    world.to("b:1").leads(MIDDLE, RIGHT)
+    assert len(waits_at(world, "b:1")) == 1
+    world.to("c:1").leads(RIGHT)
+    assert [len(waits_at(world, at)) for at in PIECES] == [1, 1, 1]
+    assert not call.done
+
+
+def test_a_claim_waits_at_a_node_that_led_nothing_before() -> None:
+    world = World()
+    world.to("a:1").leads(LEFT, MIDDLE, RIGHT)
+    world.ask(a_claim())
+    stream = world.to("a:1")
+    for _ in range(3):
+        stream.answer(only(stream.requests), NOTHING)
+    world.to("a:1").leads(LEFT, MIDDLE)
+    welcome_all(world, {"a:1": [LEFT, MIDDLE], "b:1": [], "c:1": [RIGHT]})
+    assert [len(waits_at(world, at)) for at in ("a:1", "c:1")] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["Unavailable", "wrong_range"])
+def test_a_claim_that_a_node_refuses_begins_again_after_a_pause(name: str) -> None:
+    world, call = waiting()
+    stream, number = world.to("b:1"), only(claims_at(world, "b:1"))
+    if name == "Unavailable":
+        stream.fail(number, name)
+    else:
+        stream.misdirected(number)
+    assert not with_a_claim(world)
+    world.pass_time(0.1)
+    assert len(answer_with_nothing(world)) == 3
+    assert [len(waits_at(world, at)) for at in PIECES] == [1, 1, 1]
+    assert not call.done
 
 
 def test_each_range_has_a_number_of_its_own_for_its_part() -> None:
@@ -198,21 +306,18 @@ def test_each_range_has_a_number_of_its_own_for_its_part() -> None:
     assert all(numbers)
 
 
-def test_a_split_has_all_begin_again() -> None:
-    world, call = waiting()
+def test_a_split_has_a_consumer_without_credit_begin_again() -> None:
+    world = three()
+    in_hand = [Attempt(home, "", b"i", 0) for home in (b"a", b"n", b"z")]
+    call = world.ask(a_claim(messages_max=0, in_hand=in_hand))
     right = world.to("c:1")
     halves = RangeDescriptor(2, b"m", b"t", 4), RangeDescriptor(9, b"t", None, 4)
     assert RIGHT.generation < 4
     right.misdirected(only(claims_at(world, "c:1")), *halves)
     led = {**LED, "c:1": [*halves]}
     welcome_all(world, led)
-    for _ in range(4):
-        (address,) = with_a_claim(world)
-        (number,) = claims_at(world, address)
-        world.to(address).answer(number, NOTHING)
-        welcome_all(world, led)
-    waits = [each.homes for at in PIECES for each in claims_at(world, at).values()]
-    assert sorted(waits) == [(b"", b"f"), (b"f", b"m"), (b"m", b"t"), (b"t", None)]
+    waits = [each.in_hand for at in PIECES for each in claims_at(world, at).values()]
+    assert waits == [[each] for each in in_hand]
     assert not call.done
 
 
@@ -271,7 +376,8 @@ def test_a_commit_releases_the_messages_that_other_ranges_hold_for_its_transacti
     while with_a_claim(world) != ["c:1"]:
         (address,) = with_a_claim(world)
         world.to(address).answer(only(claims_at(world, address)), NOTHING)
-    world.to("c:1").answer(only(claims_at(world, "c:1")), Claimed([stored("x")]))
+    at_all = Claimed([stored("x")], asked=PIECES["c:1"])
+    world.to("c:1").answer(only(claims_at(world, "c:1")), at_all)
     world.ask(of)
     middle = world.to("b:1")
     middle.answer(only(middle.requests), COMMITTED)
@@ -281,7 +387,7 @@ def test_a_commit_releases_the_messages_that_other_ranges_hold_for_its_transacti
 def test_a_client_waits_for_messages_in_a_bounded_number_of_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(assignment, "CLIENT_WAITS_MAX", 3)
+    monkeypatch.setattr(assignment, "CLIENT_WAITS_MAX", 1)
     world, first = waiting()
     assert not first.done
     refused = world.ask(a_claim())

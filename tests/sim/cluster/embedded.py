@@ -175,7 +175,7 @@ class EmbeddedStore(Cluster):
             return
         self._outstanding[first] = None
         replicas = node.replicas
-        any_parts = AnyParts(replicas.submit, replicas.cancel, first.sender)
+        any_parts = AnyParts(replicas.submit, replicas.cancel)
         self.machine.act(lambda: any_parts.ask(first, parts))
 
     def first_answered(self, first: FirstAnswer) -> None:
