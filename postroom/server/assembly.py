@@ -403,7 +403,7 @@ def _services(
         create(), node.settings, options.first_words,
     )  # fmt: skip
     asker = SlotAsker(
-        hosted.range_id, replica.bounds, queues.slots, queues.in_use, node.calls, tasks.sleep,
+        hosted.range_id, replica.bounds, queues.slots, queues.in_use, node.calls, tasks.monotonic,
         create(),
     )  # fmt: skip
     queues.slots.on_hungry = asker.wake_up.set

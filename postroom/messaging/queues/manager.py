@@ -434,12 +434,19 @@ class Manager:
         if slots.usable > before.usable:
             self.starves_until = 0.0
         if limit == "rate":
-            had, now = self.bucket, self.host.monotonic()
-            self._change_bucket()
-            if had is not None and self.bucket is had and slots.usable > before.usable:
-                had.owe(now)
+            self._take_shares(slots.usable - before.usable)
         self.host.look_at(self)
         self.host.plan(self)
+
+    def _take_shares(self, more: int) -> None:
+        """Change the rate; of new shares, no token is there before all have had time for one.
+
+        Another range may have fired with each of them just before.
+        """
+        is_new = self.bucket is None
+        self._change_bucket()
+        if self.bucket is not None and more > 0:
+            self.bucket.owe(more - is_new, self.host.monotonic())
 
     def use_slots(self) -> None:
         """Note how many slots are used now."""
@@ -453,6 +460,12 @@ class Manager:
         if not self.starves_until:
             self.starves_until = self.try_again_at = self.host.monotonic() + PATIENCE_SECONDS
             self.host.wake_by(self, self.starves_until)
+
+    def get_none(self) -> None:
+        """Let claims that do not wait be answered: there are no slots now."""
+        if self.starves_until:
+            self.starves_until = self.host.monotonic()
+            self.host.look_at(self)
 
     def _slots_due(self) -> float | None:
         """Return when slots are counted anew, or go back; ``None``: never."""

@@ -49,7 +49,7 @@ class SlotMoves:
         monotonic: seconds that never go back.
 
     Attributes:
-        hungry: the names of queues that may need slots.
+        hungry: the queues that may need slots, by name, with the time at which to ask for them.
         on_hungry: called when one may.
     """
 
@@ -67,7 +67,7 @@ class SlotMoves:
         self._bounds = bounds
         self._departures = departures
         self._give_back = give_back
-        self.hungry: dict[str, None] = {}
+        self.hungry: dict[str, float] = {}
         self.on_hungry: Callable[[], None] = lambda: None
 
     def owners(self, stored: Reader | Evaluation) -> Iterator[int]:
@@ -108,37 +108,52 @@ class SlotMoves:
         if self._bounds.is_whole or not rules.is_limited(manager.definition.settings):
             return
         manager.use_slots()
-        if self._is_starving(manager):
-            self.hungry[manager.name] = None
-            self.on_hungry()
-        else:
+        if not self._is_starving(manager):
             manager.starves_until = 0.0
+        elif manager.name not in self.hungry:
+            self.hungry[manager.name] = 0.0
+            self.on_hungry()
 
     def is_awaited(self, manager: Manager) -> bool:
         """Return whether claims that do not wait do so for slots, for a moment."""
         if self._bounds.is_whole or not self._is_starving(manager):
             return False
         manager.starve()
-        return manager.starves_until > manager.host.monotonic()
+        if manager.starves_until > manager.host.monotonic():
+            return True
+        manager.starves_until = 0.0
+        return False
 
     def _is_starving(self, manager: Manager) -> bool:
         return any(self.wanted(manager, limit) for limit in LIMITS)
 
     def wanted(self, manager: Manager, limit: Limit) -> int:
-        """Return how many more slots waiting claims could use now."""
-        definition, found = manager.definition, manager.slots[limit]
-        most = rules.number_of_slots(definition.settings, limit)
-        if not most or definition.paused or not manager.counted.ready:
+        """Return how many more slots waiting claims could use now.
+
+        Who has no share of the rate can use no other slots either.
+        """
+        found, settings = manager.slots[limit], manager.definition.settings
+        most, demand = rules.number_of_slots(settings, limit), self._demand(manager)
+        if not (most and demand) or (found.owned and found.limit != most):
             return 0
         if limit == "concurrency":
-            used_up = len(manager.leases) >= found.usable
-        else:
-            used_up = manager.bucket is None or not manager.bucket.has_any(manager.host.monotonic())
-        room = sum(each.request.messages_max for each in manager.consumers if not each.messages)
-        if found.limit not in {0, most} or not used_up:
+            paced = settings.max_rate is not None and manager.bucket is None
+            if paced or len(manager.leases) < found.usable:
+                return 0
+            return min(demand, most - found.owned)
+        if manager.bucket is not None and manager.bucket.has_any(manager.host.monotonic()):
             return 0
-        needed = room if limit == "concurrency" else most
-        return max(min(manager.counted.ready, needed, most - found.owned), 0)
+        return min(manager.counted.ready, most - found.owned)
+
+    def _demand(self, manager: Manager) -> int:
+        """Return how many messages could be fired, if all slots were here."""
+        ready = manager.counted.ready
+        if not ready or manager.definition.paused:
+            return 0
+        return min(
+            ready,
+            sum(each.request.messages_max for each in manager.consumers if not each.messages),
+        )
 
     # --- moves
 
@@ -166,7 +181,7 @@ class SlotMoves:
         """Leave slots to other ranges; return what the range owns then, and needs."""
         limit = request.limit
         found, holds = self._of(ctx, manager, limit), rules.held(manager, limit)
-        needed = found.owned if self.wanted(manager, limit) and limit == "rate" else holds
+        needed = found.owned if limit == "rate" and self._demand(manager) else holds
         surplus, free = found.usable - request.keeps, found.usable - needed
         if surplus > 0:
             surplus = min(surplus, (free + 1) // 2) if free > 0 else surplus
@@ -273,6 +288,7 @@ class SlotMoves:
         return rules.read_slots(ctx, self._range_id, manager.definition.number, limit)
 
     def _put(self, ctx: Evaluation, manager: Manager, limit: Limit, slots: Slots) -> None:
+        slots = slots if slots.owned else rules.NO_SLOTS
         if slots == self._of(ctx, manager, limit):
             return
         key = rules.slots_key(self._range_id, manager.definition.number, limit)

@@ -53,7 +53,7 @@ class SlotAsker:
         moves: its slots.
         manager: returns the manager of a queue in use.
         ranges: the way to the root.
-        sleep: a function that sleeps.
+        monotonic: seconds that never go back.
         wake_up: the wake-up that a queue is hungry.
     """
 
@@ -62,33 +62,36 @@ class SlotAsker:
     moves: SlotMoves
     manager: Callable[[str], Manager | None]
     ranges: Ranges
-    sleep: Callable[[float], Awaitable[None]]
+    monotonic: Callable[[], float]
     wake_up: ServiceWakeUp
+
+    _pauses: dict[str, float] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Ask, for ever."""
-        pause = ASK_SECONDS
         while True:
-            if not await self._ask_all():
-                pause = ASK_SECONDS
-                await self.wake_up.wait(math.inf)
-                continue
-            await self.sleep(pause)
-            pause = min(2 * pause, ASK_SECONDS_LAST)
+            hungry, now = self.moves.hungry, self.monotonic()
+            for name in [each for each, at in hungry.items() if at <= now]:
+                await self._ask_for(name)
+            await self.wake_up.wait(min(hungry.values(), default=math.inf) - self.monotonic())
 
-    async def _ask_all(self) -> bool:
-        """Ask for each queue that is hungry; return whether any is."""
-        for name in list(self.moves.hungry):
-            manager = self.manager(name)
-            asks = [] if manager is None else self._asks(manager)
-            if not asks:
-                self.moves.hungry.pop(name, None)
-            for each in asks:
-                try:
-                    await self.ranges.ask(Recipient(ROOT_ID, b"", b""), each)
-                except Error:
-                    break  # it is asked again
-        return bool(self.moves.hungry)
+    async def _ask_for(self, name: str) -> None:
+        """Ask for slots of a queue, and again after a pause; unless it needs none any more."""
+        manager = self.manager(name)
+        asks = [] if manager is None else self._asks(manager)
+        if manager is None or not asks:
+            self.moves.hungry.pop(name, None)
+            self._pauses.pop(name, None)
+            return
+        pause = self._pauses.get(name, ASK_SECONDS)
+        self._pauses[name] = min(2 * pause, ASK_SECONDS_LAST)
+        self.moves.hungry[name] = self.monotonic() + pause
+        for each in asks:
+            try:
+                if not await self.ranges.ask(Recipient(ROOT_ID, b"", b""), each):
+                    manager.get_none()
+            except Error:
+                return  # it is asked again
 
     def _asks(self, manager: Manager) -> list[AskForSlots]:
         return [

@@ -12,8 +12,8 @@ it has usable slots. Slots move as entries that are handed over exactly once (:m
 Thus sums never exceed the limit, whatever becomes of leaders, nodes and clocks.
 
 The slots of ``max_rate`` are shares of the rate: one for each message a second, and one at least. A
-range has a token bucket with the rate of its shares. A share that arrives costs the bucket a token,
-since another range may have fired just before.
+range has a token bucket with the rate of its shares. Each share that arrives costs a token, since
+another range may have fired with it just before. Thus no second sees more than the limit.
 
 A range remembers for which limit it has counted. If it learns of another limit, its slots become
 *surplus*: those that no message holds go back at once, the others when their messages end. A new

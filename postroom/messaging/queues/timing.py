@@ -188,10 +188,10 @@ class TokenBucket:
         """Return whether a token may be taken."""
         return self.available(now) > 0
 
-    def owe(self, now: float) -> None:
-        """Leave out one token: it may have been taken from another bucket just before."""
+    def owe(self, tokens: int, now: float) -> None:
+        """Leave out tokens: they may have been taken from other buckets just before."""
         self._fill(now)
-        self._tokens -= 1.0
+        self._tokens -= tokens
 
     def take(self) -> None:
         """Take one token, which must be available."""
