@@ -130,7 +130,7 @@ class SlotMoves:
     def wanted(self, manager: Manager, limit: Limit) -> int:
         """Return how many more slots waiting claims could use now.
 
-        Who has no share of the rate can use no other slots either.
+        Without a share of the rate, a range can use no other slots either.
         """
         found, settings = manager.slots[limit], manager.definition.settings
         most, demand = rules.number_of_slots(settings, limit), self._demand(manager)
