@@ -19,15 +19,16 @@ from __future__ import annotations
 import random  # noqa: TID251 - here instances are made, to be passed in
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from postroom.client.codec import Codec
+from postroom.client.routing.local import ForRange
 from postroom.client.sender import BlockingSender
 from postroom.databases import asynchronous, synchronous
 from postroom.kv.clock import SystemClock
-from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCE
+from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.server import embedded
 
 _SYSTEM: Final = SystemClock()
@@ -158,12 +159,10 @@ class Store:
             seconds: a number of seconds, or a ``timedelta``.
         """
         self.clock.advance(seconds)
-        self.db.drain()
         sender = self.db.sender
-        while True:
-            moved: Moved = sender.run(_asked(sender, ADVANCE))
-            if not (moved.messages or moved.more):
-                return
+        self.db.drain()
+        while sender.run(_advanced(sender)):
+            self.db.drain()
 
     def close(self) -> None:
         """Close the store."""
@@ -176,8 +175,12 @@ class Store:
         self.close()
 
 
-async def _asked(sender: BlockingSender, request: AdvanceQueues) -> Any:
-    return await sender.send(request)
+async def _advanced(sender: BlockingSender) -> bool:
+    """Do some of what is due in the queues of each range; return whether there may be more."""
+    ranges: list[RangeInfo] = await sender.send(ListRanges(b"", None))
+    requests = [ForRange(each.id, ADVANCE) for each in ranges] if len(ranges) > 1 else [ADVANCE]
+    moved: list[Moved] = [await sender.send(each) for each in requests]
+    return any(each.messages or each.more for each in moved)
 
 
 def _randomness() -> random.Random:
