@@ -513,6 +513,8 @@ STAGED_COUNTED_MAX: Final = 10_000
 """The length of lists in ``db.staging``."""
 STAGED_UNFINISHED_MAX: Final = 100
 """The queries with an unfinished batch that one answer tells."""
+LOAD_CUTS_MAX: Final = 256
+"""The cuts at which a span is split before a bulk load."""
 LOADS_MAX: Final = 1000
 """The bulk loads that a range remembers: all of them go along when it splits."""
 

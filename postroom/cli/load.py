@@ -63,6 +63,10 @@ ReaderOption = Annotated[
 Prefix = Annotated[
     str, typer.Option(metavar="TEXT", help="Load into the empty span of keys that begin with TEXT.")
 ]
+Cuts = Annotated[
+    list[str] | None,
+    typer.Option("--cut", metavar="KEY", help="Split the empty span at KEY first; repeat it."),
+]
 MergeSchema = Annotated[
     bool,
     typer.Option("--merge-schema", help="Unite files with different columns; null the missing."),
@@ -89,6 +93,7 @@ def load(
     prefix: Prefix = "",
     skip_bad: SkipBad = "",
     merge_schema: MergeSchema = False,
+    cut: Cuts = None,
     as_json: AsJson = False,
 ) -> None:
     """Load FILEs of CSV, JSON or Parquet: each row becomes a value, a message or an increment.
@@ -103,7 +108,7 @@ def load(
 
         wanted = jobs.LoadOptions(
             name, format, mode, key, value, queue, columns, schema, options, prefix, skip_bad,
-            merge_schema,
+            merge_schema, tuple(cut or ()),
         )  # fmt: skip
         done = jobs.load(session, reached, files, wanted, progress=progress)
     if as_json:

@@ -457,8 +457,8 @@ class Administration:
             key: the first key of the new range.
 
         Raises:
-            Invalid: a range begins there already, or the range cannot be split: it has queues,
-                staged rows or bulk loads.
+            Invalid: a range begins there already, or the range cannot be split: an image is being
+                restored into it.
             Unavailable: another split of the range is under way; or a node runs an older version.
         """
         key = arguments.key(key)

@@ -20,7 +20,7 @@ from postroom.client import arguments
 from postroom.client.commits import alone, repeat_one, repeated
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
-from postroom.limits import STAGED_SECONDS_MAX
+from postroom.limits import LOAD_CUTS_MAX, STAGED_SECONDS_MAX
 from postroom.messaging.ingest.requests import (
     AbortStaged,
     ApplyStaged,
@@ -35,6 +35,8 @@ from postroom.messaging.ingest.requests import (
     Winner,
 )
 from postroom.ranges.listing import ListRanges, RangeInfo
+from postroom.ranges.requests import Pairs, Scan
+from postroom.ranges.split.requests import AwaitSplit, NewRangeId, PrepareSplit
 
 UNDER_WAY_AT_ONCE: Final = 4
 """The number of chunks that are on their way to the store while the next one is made."""
@@ -269,6 +271,56 @@ class StagingCalls:
 
     # --- bulk loads
 
+    async def prepare_load(self, start: bytes, end: bytes | None, cuts: Iterable[bytes]) -> int:
+        """Split an empty span, so that several nodes share a bulk load into it.
+
+        It needs the rights of an administrator. It may be repeated, also after rows were loaded.
+
+        Args:
+            start, end: the span.
+            cuts: the keys at which ranges are to begin, 256 at most.
+
+        Returns:
+            How many ranges have begun. Those that were there before do not count.
+
+        Raises:
+            Invalid: there are too many cuts, or one lies outside of the span. Or the span is not
+                empty. Nothing was changed.
+            CommitUnknown, Unavailable: a range could not be split now. Call again: others were.
+        """
+        start, end = arguments.span(start, end)
+        wanted = sorted({arguments.key(cut) for cut in cuts})
+        _check_cuts(wanted, start, end)
+        known = {each.start for each in await self._ranges(start, end)}
+        left = [cut for cut in wanted if cut not in known]
+        if left:
+            await self._check_empty(start, end)
+        for cut in left:
+            await self._split(cut)
+        return len(left)
+
+    async def _check_empty(self, start: bytes, end: bytes | None) -> None:
+        at: bytes | None = start
+        while at is not None:
+            page: Pairs = await repeated(self._sender, partial(Scan, at, end, 0, 1, 1))
+            if page.pairs:
+                raise Invalid(
+                    f"the span is not empty: {shorten(page.pairs[0][0])} has a value; nothing was "
+                    "changed: db.split splits ranges that have data"
+                )
+            at = page.resume
+
+    async def _split(self, key: bytes) -> None:
+        """Let a range begin at a key, unless one does meanwhile."""
+        range_id: int = await repeated(self._sender, NewRangeId)
+        try:
+            await repeated(self._sender, partial(PrepareSplit, key, range_id))
+        except Invalid:
+            (owner,) = await self._ranges(key, key + b"\x00")
+            if owner.start != key:
+                raise
+        await repeated(self._sender, partial(AwaitSplit, key))
+
     async def begin_load(self, name: bytes, run: bytes, start: bytes, end: bytes | None) -> bool:
         """Begin a bulk load, or another run of it; return whether it was finished already.
 
@@ -320,6 +372,17 @@ class StagingCalls:
     async def _ranges(self, start: bytes, end: bytes | None) -> list[RangeInfo]:
         found: list[RangeInfo] = await repeated(self._sender, partial(ListRanges, start, end))
         return found
+
+
+def _check_cuts(cuts: list[bytes], start: bytes, end: bytes | None) -> None:
+    if len(cuts) > LOAD_CUTS_MAX:
+        raise Invalid(
+            f"{len(cuts)} cuts are too many, the limit is {LOAD_CUTS_MAX}; nothing was changed: a "
+            "few ranges for each node are enough"
+        )
+    if cuts and (cuts[0] <= start or (end is not None and cuts[-1] >= end)):
+        out = cuts[0] if cuts[0] <= start else cuts[-1]
+        raise Invalid(f"the cut {shorten(out)} is not within the span; nothing was changed")
 
 
 def _half_way(query: bytes, batch: int, error: Error) -> Error:

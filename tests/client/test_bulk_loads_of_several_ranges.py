@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -174,3 +175,56 @@ def test_a_range_remembers_a_number_of_loads(
         db.staging.begin_load(b"one more", FIRST, b"30", b"4")
     assert not db.staging.begin_load(b"2", SECOND, b"30", b"4")
     assert not db.staging.begin_load(b"one more", FIRST, b"10", b"2")
+
+
+# --- spans that are split beforehand --------------------------------------------------------------
+
+
+def starts(db: postroom.Database) -> list[bytes]:
+    return [each.start for each in db.ranges()]
+
+
+def test_an_empty_span_is_split_beforehand() -> None:
+    with postroom.open(":memory:") as db:
+        db.put(b"3", b"outside")
+        assert db.staging.prepare_load(b"0", b"3", [b"2", b"1", b"15", b"1"]) == 3
+        assert starts(db) == [b"", b"1", b"15", b"2"]
+        assert not db.staging.begin_load(NAME, FIRST, b"0", b"3")
+        assert db.staging.prepare_load(b"0", b"3", [b"1", b"25"]) == 1
+        load(db, KEYS[:30])
+        assert db.staging.prepare_load(b"0", b"3", [b"1", b"25"]) == 0  # it is run again
+        assert db.staging.end_load(NAME, FIRST, b"0", b"3", done=True, keep=True)
+        assert [key for key, _ in db.scan(b"0", b"3")] == KEYS[:30]
+
+
+def test_a_span_with_data_is_not_split_for_a_load(db: postroom.Database) -> None:
+    db.put(b"25", b"data")
+    with pytest.raises(Invalid, match="not empty"):
+        db.staging.prepare_load(b"0", b"4", [b"3"])
+    assert len(starts(db)) == 3
+    db.delete(b"25")
+    assert db.staging.prepare_load(b"0", b"4", [b"3"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("cuts", "told"),
+    [
+        ([b"%05d" % number for number in range(10_000)], "10000 cuts are too many"),
+        ([b"0"], "not within"),
+        ([b"1", b"4"], "not within"),
+        ([b"3", b""], "not within"),
+    ],
+)
+def test_impossible_cuts_are_refused_and_nothing_is_split(cuts: list[bytes], told: str) -> None:
+    with postroom.open(":memory:") as db:
+        with pytest.raises(Invalid, match=told):
+            db.staging.prepare_load(b"0", b"4", cuts)
+        assert starts(db) == [b""]
+
+
+def test_two_clients_that_split_a_span_at_once_split_it_once() -> None:
+    cuts = [b"%02d" % number for number in range(1, 9)]
+    with postroom.open(":memory:") as db, ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(db.staging.prepare_load, b"0", b"4", cuts) for _ in range(2)]
+        assert all(each.result() <= len(cuts) for each in both)
+        assert starts(db) == [b"", *cuts]

@@ -430,6 +430,11 @@ class Batches(RuleBasedStateMachine):
     def kill(self) -> None:
         self.store.kill()
 
+    @rule(key=st.sampled_from([b"1", b"2", b"5", b"q", QUERY, b"r"]))
+    def split(self, key: bytes) -> None:
+        if key not in {each.start for each in self.db.ranges()}:
+            self.db.split(key)
+
     @rule()
     def sweep(self) -> None:
         self.db.staging.sweep()

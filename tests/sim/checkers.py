@@ -32,6 +32,7 @@ from postroom.messaging.counters import Counters
 from postroom.messaging.handover import marks
 from postroom.messaging.handover.channels import Channel
 from postroom.messaging.handover.marks import Marks
+from postroom.messaging.ingest.requests import JOB_BYTES
 from postroom.messaging.queues.records import index_in_use
 from postroom.messaging.requests import (
     DeadLetterRecord,
@@ -116,6 +117,8 @@ class Content:
     """The slots of queues that the range owns, and pools of slots, by name."""
     said: dict[bytes, bytes] = field(default_factory=dict)
     """Bodies and states of their messages, and pointers to them."""
+    staged: dict[bytes, bytes] = field(default_factory=dict)
+    """Staged rows, and the records of their jobs and queries."""
     collected: int = 0
     ceiling: int = 0
     newest: bytes = b""
@@ -138,7 +141,7 @@ def engine_spans(descriptor: RangeDescriptor) -> tuple[tuple[bytes, bytes], ...]
     """Return the spans of all engine keys of a range; everything, if it has every key."""
     bounds = Bounds(descriptor)
     if bounds.is_whole:
-        return ((keys.RANGE, keys.DATA_END),)
+        return ((keys.RANGE, keys.STAGED_END),)
     prefix = keys.range_prefix(descriptor.range_id)
     return ((prefix, keys.after_prefix(prefix)), *bounds.spans)
 
@@ -238,6 +241,10 @@ def _read_mail(content: Content, raw: bytes, stored: bytes) -> None:
     content.mail[keys.user_key(raw)] = _decode(stored, type=InboxIndexEntry)
 
 
+def _read_staged(content: Content, raw: bytes, stored: bytes) -> None:
+    content.staged[raw] = stored
+
+
 def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
     end = raw.index(keys.END_OF_KEY, 1) + 2
     key, suffix, rest = keys.user_key(raw), raw[end : end + 1], raw[end + 1 :]
@@ -269,6 +276,7 @@ _SPACES: Final = {
     keys.TRANSACTION: _read_record,
     keys.MAIL: _read_mail,
     keys.DATA: _read_data,
+    keys.STAGED: _read_staged,
 }
 
 
@@ -410,6 +418,18 @@ def check_garbage(content: Content) -> None:
     require(not forgotten, f"nobody will ever remove {forgotten[:3]}")
 
 
+def check_staged(content: Content) -> None:
+    """Check that each chunk of staged rows belongs to a task attempt, and that to a job."""
+    for raw in content.staged:
+        subspace, end = raw[1:2], raw.index(keys.END_OF_KEY, 2) + 2
+        owner = b""
+        if subspace == keys.STAGED_CHUNK:
+            owner = keys.STAGED + keys.STAGED_TASK_ATTEMPT + raw[2:-4]
+        elif subspace == keys.STAGED_TASK_ATTEMPT:
+            owner = keys.STAGED + keys.STAGED_JOB + raw[2 : end + JOB_BYTES]
+        require(not owner or owner in content.staged, f"{raw!r} belongs to nothing")
+
+
 def check_queues(content: Content) -> None:
     """Check that the stored records of queues are consistent."""
     for complaint in queue_rules.complaints(content.queues, content.said):
@@ -425,4 +445,5 @@ CHECKERS: Final = (
     check_clock,
     check_garbage,
     check_queues,
+    check_staged,
 )

@@ -26,6 +26,7 @@ def drawn_page_sizes(randomness: Random) -> Iterator[None]:
     copied = randomness.choice([1, 3, 3, dividing.COPIED_AT_ONCE])
     with (
         patch.multiple(limits, **turns, REQUEST_SECONDS=limits.REQUEST_SECONDS),
+        patch.multiple(limits, STAGED_STEP_ROWS_MAX=5, STAGED_DELETED_AT_ONCE_MAX=2),
         patch.multiple(dividing, COPIED_AT_ONCE=copied, KEPT_UP_AT_ONCE=copied),
         patch.object(pages, "PAIRS_PER_PAGE", pairs),
         patch.object(pages, "LIST_BYTES_PER_PAGE", list_bytes),

@@ -351,13 +351,12 @@ class StagedBatches:
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether a split has to wait for what queries from ``key`` on have sent.
 
-        They send nothing more then.
+        They send nothing more then. If something else holds the split up, they go on.
         """
-        if not self.records.has_unfinished_from(ctx, key):
-            return False
-        if self.paused is None:
-            self.paused = key, ctx.timestamp
-        return self.outboxes.has_sent_up_to(ctx, self.paused[1])
+        at = ctx.timestamp if self.paused is None else self.paused[1]
+        waits = self.records.has_unfinished_from(ctx, key) and self.outboxes.has_sent_up_to(ctx, at)
+        self.paused = (key, at) if waits else None
+        return waits
 
     def _check_pause(self, query: bytes) -> None:
         if self.paused is not None and query >= self.paused[0]:

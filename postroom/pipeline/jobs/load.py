@@ -83,6 +83,7 @@ class LoadOptions:
         merge_schema: whether files may have different columns: what one lacks is null.
         prefix: of all keys of a bulk load.
         skip_bad: a folder for rows that cannot be loaded; empty: one of them fails the load.
+        cuts: keys at which the empty span of a bulk load is split first.
     """
 
     name: str
@@ -97,6 +98,7 @@ class LoadOptions:
     prefix: str = ""
     skip_bad: str = ""
     merge_schema: bool = False
+    cuts: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,10 @@ def load(
     with database(spark, store) as db:
         if is_done(db, checked):
             return LoadResult(checked.name, checked.mode, 0, 0, done_before=True)
+        if checked.cuts:
+            start = checked.prefix.encode()
+            cuts = [cut.encode() for cut in checked.cuts]
+            db.staging.prepare_load(start, after_prefix(start), cuts)
     try:
         found = read(
             spark,
@@ -202,8 +208,8 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
         raise Invalid(f"with mode={options.mode} {allowed} can be set, not {wrong[0]!r}")
     if options.mode == "increment" and options.value:
         raise Invalid("an increment has no value: set by=")
-    if options.prefix and options.mode != "load":
-        raise Invalid("a prefix belongs to mode=load")
+    if (options.prefix or options.cuts) and options.mode != "load":
+        raise Invalid("a prefix, and cuts, belong to mode=load")
     format_ = options.format or PurePosixPath(files[0]).suffix[1:].lower()
     format_ = "json" if format_ in {"jsonl", "ndjson"} else format_
     if format_ not in FORMATS:

@@ -36,6 +36,7 @@ from postroom.ranges.requests import Put
         (LoadOptions("x", mode="queue", columns={"mode": "1"}), "can be set"),
         (LoadOptions("x", mode="increment", value="a"), "no value"),
         (LoadOptions("x", prefix="a"), "prefix"),
+        (LoadOptions("x", cuts=("a",)), "cuts"),
     ],
 )
 def test_options_that_cannot_be(options: LoadOptions, why: str) -> None:
@@ -159,16 +160,19 @@ def test_a_row_that_cannot_be_loaded(
     assert msgspec.msgpack.decode(first.payload) == rows[3]
 
 
-def test_parquet_into_an_empty_span(
+def test_parquet_into_an_empty_span_that_is_split_for_it(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path
 ) -> None:
     store = {"connect": served, "insecure": "true"}
     frame = spark.range(500).selectExpr("concat('p/', lpad(id, 4, '0')) as key", "id")
     frame.write.parquet(str(tmp_path / "in.parquet"))
-    wanted = LoadOptions("span", mode="load", prefix="p/", value="key")
+    cuts = ("p/0100", "p/0300")
+    wanted = LoadOptions("span", mode="load", prefix="p/", value="key", cuts=cuts)
     done = load(spark, store, [str(tmp_path / "in.parquet")], wanted)
     assert done.rows == 500
     assert db.get(b"p/0042") == b"p/0042"
+    assert [each.start for each in db.ranges()] == [b"", b"p/0100", b"p/0300"]
+    assert len(list(db.scan(b"p/", b"p0"))) == 500
     assert load(spark, store, [str(tmp_path / "in.parquet")], wanted).done_before
     sums = LoadOptions("sums", mode="increment", key="sum", columns={"by": "id"})
     assert load(spark, store, [str(tmp_path / "in.parquet")], sums).rows == 500

@@ -381,7 +381,7 @@ class Stream(RuleBasedStateMachine):
         self.faults.next()
 
     @precondition(lambda self: not self.is_dead and None not in self.messages)
-    @rule(fault=st.sampled_from(("", "", *FAULTS)), at=st.integers(0, 6))
+    @rule(fault=st.sampled_from(("", "", *FAULTS)), at=st.integers(0, 9))
     def commit(self, fault: str, at: int) -> None:
         self.tried = True
         self.is_dead = True
@@ -398,6 +398,11 @@ class Stream(RuleBasedStateMachine):
         messages = self.messages if known else [None] * len(self.messages)
         sink_staging.StreamWriter(HERE, SINK).abort(messages, self.batch)
         self.is_dead = True
+
+    @rule(key=st.sampled_from([b"1/", b"3/1", b"5", b"q", b"query", b"r"]))
+    def split(self, key: bytes) -> None:
+        if key not in {each.start for each in self.store.ranges()}:
+            self.store.split(key)
 
     @precondition(lambda self: self.old)
     @rule(data=st.data())

@@ -27,12 +27,14 @@ from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import OVER_RANGES
 from tests.sim.workloads.jobs_over_ranges import JobsOverRanges
 from tests.sim.workloads.registers import Registers
+from tests.sim.workloads.stagers import Stagers
 from tests.sim.workloads.watchers import WatchersOverRanges
 from tests.sim.workloads.wholes import Wholes
 from tests.sim.workloads.workload import Workload
 
 FIRST_SPLITS_MAX: Final = 3
 """The number of splits before things break, at most."""
+STAGERS_SHARE: Final = 0.3
 WHOLES_SHARE: Final = 0.3
 """The share of runs in which stores are protected as a whole."""
 SHARE_MIN: Final = 0.004
@@ -146,6 +148,8 @@ def drawn_workloads(simulation: Simulation, number: int) -> list[Workload]:
         drawn.append(WatchersOverRanges())
     if Random(f"queues {simulation.seed}").random() < JOBS_SHARE:
         drawn.append(JobsOverRanges())
+    if Random(f"stagers {simulation.seed}").random() < STAGERS_SHARE:
+        drawn.append(Stagers())
     if Random(f"wholes {simulation.seed}").random() < WHOLES_SHARE:
         drawn.append(Wholes())
     return drawn
