@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from postroom.errors import Error
 from postroom.limits import SLOTS_MAX
-from postroom.messaging.queues.dropping import Ranges
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import AskForSlots, LeaveSlots, OwnedSlots
 from postroom.messaging.queues.slot_moves import SlotMoves
@@ -40,6 +38,11 @@ LOOK_SECONDS: Final = 0.05
 LOOK_SECONDS_LAST: Final = 0.25
 ANSWER_SECONDS: Final = 0.25
 """The time for which the root waits for the answers of ranges."""
+RANGE_SECONDS: Final = 0.002
+"""The pause for each range that was asked, at least."""
+ASKED_AT_ONCE: Final = 2000
+"""The number of questions to ranges that are under way."""
+ROOT: Final = Recipient(ROOT_ID, b"", b"")
 ROTATION_SECONDS: Final = {"concurrency": 1.0, "rate": 5.0}
 """The time after which slots that cannot be divided go to other ranges, by limit."""
 
@@ -52,7 +55,7 @@ class SlotAsker:
         range_id, bounds: the range.
         moves: its slots.
         manager: returns the manager of a queue in use.
-        ranges: the way to the root.
+        carrier: the way to the root.
         monotonic: seconds that never go back.
         wake_up: the wake-up that a queue is hungry.
     """
@@ -61,10 +64,9 @@ class SlotAsker:
     bounds: Bounds
     moves: SlotMoves
     manager: Callable[[str], Manager | None]
-    ranges: Ranges
+    carrier: Carrier
     monotonic: Callable[[], float]
     wake_up: ServiceWakeUp
-
     _pauses: dict[str, float] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
@@ -72,10 +74,10 @@ class SlotAsker:
         while True:
             hungry, now = self.moves.hungry, self.monotonic()
             for name in [each for each, at in hungry.items() if at <= now]:
-                await self._ask_for(name)
-            await self.wake_up.wait(min(hungry.values(), default=math.inf) - self.monotonic())
+                self._ask_for(name)
+            await self.wake_up.wait(min(hungry.values(), default=math.inf) - now)
 
-    async def _ask_for(self, name: str) -> None:
+    def _ask_for(self, name: str) -> None:
         """Ask for slots of a queue, and again after a pause; unless it needs none any more."""
         manager = self.manager(name)
         asks = [] if manager is None else self._asks(manager)
@@ -87,11 +89,7 @@ class SlotAsker:
         self._pauses[name] = min(2 * pause, ASK_SECONDS_LAST)
         self.moves.hungry[name] = self.monotonic() + pause
         for each in asks:
-            try:
-                if not await self.ranges.ask(Recipient(ROOT_ID, b"", b""), each):
-                    manager.get_none()
-            except Error:
-                return  # it is asked again
+            self.carrier.carry(ROOT, each, partial(self._answered, manager))
 
     def _asks(self, manager: Manager) -> list[AskForSlots]:
         return [
@@ -101,6 +99,10 @@ class SlotAsker:
             )
             for limit in LIMITS if (wanted := self.moves.wanted(manager, limit))
         ]  # fmt: skip
+
+    def _answered(self, manager: Manager, answer: Any) -> None:
+        if answer == 0 and self.manager(manager.name) is manager:
+            manager.get_none()
 
 
 @dataclass(eq=False)
@@ -122,7 +124,6 @@ class SlotSharer:
     sleep: Callable[[float], Awaitable[None]]
     wake_up: ServiceWakeUp
     answers: ServiceWakeUp
-    _left: int = field(default=0, init=False)
 
     async def run(self) -> None:
         """Look around while ranges ask, for ever."""
@@ -133,13 +134,18 @@ class SlotSharer:
                 pause = LOOK_SECONDS
                 await self.wake_up.wait(math.inf)
                 continue
-            moved = [await self._balance(each) for each in in_demand]
-            pause = LOOK_SECONDS if any(moved) else min(2 * pause, LOOK_SECONDS_LAST)
-            await self.sleep(pause)
+            ranges = self._ranges()
+            together, moves = max(ASKED_AT_ONCE // len(ranges), 1), False
+            for first in range(0, len(in_demand), together):
+                some = in_demand[first : first + together]
+                found = await self._ask_all(some, ranges)
+                for name in some:
+                    moves |= self._balance(name, found[name])
+            pause = LOOK_SECONDS if moves else min(2 * pause, LOOK_SECONDS_LAST)
+            await self.sleep(max(pause, len(ranges) * RANGE_SECONDS))
 
-    async def _balance(self, name: LimitOf) -> bool:
+    def _balance(self, name: LimitOf, found: dict[Recipient, OwnedSlots]) -> bool:
         """Have ranges leave what is more than their share; return whether any has more."""
-        found = await self._ask_all(name)
         owned = {recipient.range_id: each.owned for recipient, each in found.items()}
         wanted = {
             recipient.range_id: each.needed + each.wanted for recipient, each in found.items()
@@ -155,27 +161,29 @@ class SlotSharer:
             self.carrier.carry(each, request, lambda _: None)
         return bool(richer)
 
-    async def _ask_all(self, name: LimitOf) -> dict[Recipient, OwnedSlots]:
+    async def _ask_all(
+        self, names: list[LimitOf], ranges: list[Recipient]
+    ) -> dict[LimitOf, dict[Recipient, OwnedSlots]]:
         """Return what the ranges own that answer in time."""
-        request = LeaveSlots(name.queue, name.number, name.limit, SLOTS_MAX)
-        found: dict[Recipient, OwnedSlots] = {}
-        every = list(self._ranges())
-        asked = len(every)
+        found: dict[LimitOf, dict[Recipient, OwnedSlots]] = {name: {} for name in names}
+        asked = len(names) * len(ranges)
 
-        def answered(recipient: Recipient, answer: Any) -> None:
+        def answered(name: LimitOf, recipient: Recipient, answer: Any) -> None:
             nonlocal asked
             asked -= 1
             if isinstance(answer, OwnedSlots):
-                found[recipient] = answer
+                found[name][recipient] = answer
             if not asked:
                 self.answers.set()
 
-        for each in every:
-            self.carrier.carry(each, request, partial(answered, each))
+        for name in names:
+            request = LeaveSlots(name.queue, name.number, name.limit, SLOTS_MAX)
+            for each in ranges:
+                self.carrier.carry(each, request, partial(answered, name, each))
         ends_at = self.monotonic() + ANSWER_SECONDS
         while asked and (left := ends_at - self.monotonic()) > 0:
             await self.answers.wait(left)
-        return dict(found)
+        return {name: dict(each) for name, each in found.items()}
 
     def _ranges(self) -> list[Recipient]:
         found: list[Recipient] = []

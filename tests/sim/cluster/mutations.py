@@ -163,6 +163,9 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.services_take_what_is_prepared, 100, EMBEDDED_RANGES, known=10),
     Mutation(queues.what_is_given_back_counts, 100, EMBEDDED_RANGES, known=1),
     Mutation(queues.pointers_outlive_their_messages, 100, EMBEDDED_RANGES, known=10),
+    Mutation(queues.both_halves_keep_all_slots, 100, EMBEDDED_RANGES),
+    Mutation(queues.slots_that_go_back_stay, 100, EMBEDDED_RANGES),
+    Mutation(queues.grants_leave_the_pool_full, 100, EMBEDDED_RANGES),
     Mutation(
         spanning.no_record_of_what_was_only_read,
         1,

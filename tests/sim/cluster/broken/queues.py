@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.errors import LeaseLost
-from postroom.messaging.queues import enqueueing, places
+from postroom.messaging.queues import enqueueing, places, slots
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.consumers import Wish
@@ -20,6 +20,8 @@ from postroom.messaging.queues.places import lease_of
 from postroom.messaging.queues.records import Entry, Locator
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.queues.settling import REJECTED, Settling
+from postroom.messaging.queues.slot_pool import SlotPools
+from postroom.messaging.queues.slots import Limit, Pool, Slots, read_pool
 from postroom.ranges.evaluation import Evaluation
 from tests.sim.cluster.broken import Patch
 
@@ -142,3 +144,34 @@ def pointers_outlive_their_messages() -> Patch:
         return None
 
     return Departures, "end_pointer", stay
+
+
+def both_halves_keep_all_slots() -> Patch:
+    """Give each half of a range that splits all of its slots."""
+
+    def halves(owned: Slots, holds_left: int, holds_right: int) -> tuple[Slots, Slots]:
+        return owned, owned
+
+    return slots, "halves", halves
+
+
+def slots_that_go_back_stay() -> Patch:
+    """Keep the slots that are sent back to the pool."""
+    returned = slots.returned
+
+    def kept(owned: Slots, holds: int) -> tuple[Slots, int]:
+        return owned, returned(owned, holds)[1]
+
+    return slots, "returned", kept
+
+
+def grants_leave_the_pool_full() -> Patch:
+    """Grant what is in a pool, and leave it there."""
+    put = SlotPools._put
+
+    def full(self: SlotPools, ctx: Evaluation, number: int, limit: Limit, pool: Pool) -> None:
+        before = read_pool(ctx, number, limit)
+        if (before.limit, before.free > pool.free) != (pool.limit, True):
+            put(self, ctx, number, limit, pool)
+
+    return SlotPools, "_put", full
