@@ -546,6 +546,7 @@ class ListDeadLetters(ConcernsStore, Read, frozen=True, tag="list_dead_letters")
     answer: ClassVar = list[StoredDeadLetter]
     since: ClassVar = 1
     verbs: ClassVar = (Verb.READ,)
+    awaits_earlier: ClassVar = True
 
     letters_max: Count
     bytes_max: Count = UNBOUNDED
@@ -562,6 +563,7 @@ class ListScheduled(ConcernsStore, Read, frozen=True, tag="list_scheduled"):
     answer: ClassVar = SchedulePage
     since: ClassVar = 1
     verbs: ClassVar = (Verb.READ,)
+    awaits_earlier: ClassVar = True
 
     start: Bound
     end: Bound | None
@@ -576,6 +578,7 @@ class ReadCounters(ConcernsStore, Read, frozen=True, tag="read_counters"):
     answer: ClassVar = Counters
     since: ClassVar = 1
     verbs: ClassVar = (Verb.READ,)
+    awaits_earlier: ClassVar = True
     is_served_in_restore: ClassVar = True
 
 
@@ -585,6 +588,7 @@ class AwaitQuiet(ConcernsStore, Read, frozen=True, tag="await_quiet"):
     answer: ClassVar = None
     since: ClassVar = 1
     verbs: ClassVar = (Verb.READ,)
+    awaits_earlier: ClassVar = True
     wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
 
 

@@ -41,12 +41,14 @@ class Call:
             a rule; unset: the first one.
         within: the descriptor of a range that contains all that it concerns; ``None``: none is
             known.
+        came_at: the timestamp at which its range has first met others that it awaits; unset: none.
     """
 
     owner: object = None
     principal: str = ""
     taken_by: CallAcceptor
-    __slots__ = ("cancelled", "request", "taken_by", "token", "urgent", "within")
+    came_at: int
+    __slots__ = ("came_at", "cancelled", "request", "taken_by", "token", "urgent", "within")
 
     def __init__(self, request: Any, *, urgent: bool = True) -> None:
         self.request = request

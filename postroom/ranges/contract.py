@@ -213,10 +213,13 @@ class Read(Request, frozen=True):
 
     Attributes:
         read_at: the name of the field with the timestamp at which it reads, if there is one.
+        awaits_earlier: whether it waits for all transactions over several ranges that were prepared
+            before it came. It concerns no keys by which those could be told that matter.
     """
 
     role: ClassVar[Role | None] = Role.READ
     read_at: ClassVar[str] = "timestamp"
+    awaits_earlier: ClassVar[bool] = False
 
     def waits_for_intents(self) -> bool:
         """Return whether it waits for transactions over several ranges that may have committed."""

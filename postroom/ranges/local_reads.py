@@ -196,7 +196,9 @@ class LocalReads:
             at: int = getattr(request, request.read_at, 0)
             if now < at <= now + CLOCK_AHEAD:  # another range may have told it
                 self.follow(at, now)
-        if self.intents.by_transaction and call.request.waits_for_intents():
+        if call.request.awaits_earlier:
+            self._look_for_earlier(call, now)
+        elif self.intents.by_transaction and call.request.waits_for_intents():
             self._look_for_intents(call, now)
 
     def follow(self, at: int, now: int) -> None:
@@ -231,6 +233,12 @@ class LocalReads:
         elif at > now + CLOCK_AHEAD:
             return  # it is refused, and no anchor's clock may follow it
         self.intents.check_reader(concern, at or now, _age_of(request))
+
+    def _look_for_earlier(self, call: Call, now: int) -> None:
+        """Let a read wait for the end of all transactions that were prepared before it came."""
+        if self.intents.by_transaction or self.intents.going:
+            call.came_at = getattr(call, "came_at", now)
+            self.intents.check_earlier(call.came_at)
 
     def read_at(self, call: Call, at: int) -> None:
         """Read at the time at which ``call`` has met an intent that will commit later.

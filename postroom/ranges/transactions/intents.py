@@ -393,6 +393,19 @@ class IntentTable:
                     raise Blocked
                 raise MeetsIntent(intent, at, age)
 
+    def check_earlier(self, at: int) -> None:
+        """Let a reader wait for the end of all intents up to a timestamp.
+
+        Raises:
+            MeetsIntent: it has to wait.
+            Blocked: the end of an intent, or its record, is not applied yet.
+        """
+        first = next(iter(self.by_transaction.values()), None)
+        if first is not None and first.timestamp <= at and first.is_applied:
+            raise MeetsIntent(first)
+        if self.limit(at) < at:
+            raise Blocked
+
     def check_transaction(self, request: CommitTransaction[Any] | Prepare[Any]) -> None:
         """Let a transaction wait for intents of others, as a reader and as a writer.
 

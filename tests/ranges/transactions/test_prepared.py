@@ -18,15 +18,19 @@ from postroom.errors import (
 from postroom.kv.engine import EngineFailed
 from postroom.limits import PREPARED_KEPT_BYTES_MAX
 from postroom.messaging.requests import (
+    AwaitQuiet,
     BuryMessages,
     CheckInbox,
     DeliverDue,
     EnqueueMessage,
     EnqueueUpdate,
     ExecuteDue,
+    ListDeadLetters,
+    ListScheduled,
     NoteAttempts,
     Peek,
     PostponeMessages,
+    ReadCounters,
     ReapMessages,
 )
 from postroom.raft.proposals import ProposalOutcome
@@ -235,6 +239,53 @@ def test_a_reader_goes_on_when_the_anchor_will_commit_above_it(store: Participan
     store.resolve(id_, read_at + 1)
     assert store.value(b"k", read_at) is None
     assert answer_of(locks).value == b"new"
+
+
+LISTS: list[Any] = [
+    ReadCounters(), ListDeadLetters(10), ListScheduled(b"", None, 10), AwaitQuiet(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", LISTS, ids=lambda read: type(read).__name__)
+def test_a_list_of_a_range_waits_for_what_was_prepared_before_it_came(
+    store: Participant, read: Any
+) -> None:
+    first, second, later = (transaction_id() for _ in range(3))
+    p = store.prepare(first, Put(b"k", b"new")).timestamp
+    store.prepare(second, Put(b"l", b"new"))
+    asked = store.ask(read)
+    store.prepare(later, Put(b"m", b"new"))
+    store.resolve(first, p)
+    assert waits(asked), "the second one may have committed as well"
+    store.resolve(second, 0)
+    assert asked.answers, "it does not wait for one that came later"
+
+
+def test_a_list_tells_what_a_transaction_has_buried_and_postponed(store: Participant) -> None:
+    store.commit(EnqueueMessage(b"k", b"one"), EnqueueMessage(b"k", b"two"))
+    [(one, _), (two, _)] = store.result(Peek(b"k", 10)).messages
+    id_ = transaction_id()
+    writes = BuryMessages(b"k", [(one, 0)]), PostponeMessages(b"k", [(two, 0)], seconds=5.0)
+    p = store.prepare(id_, *writes).timestamp
+    counters, letters, scheduled, quiet = [store.ask(each) for each in LISTS]
+    store.resolve(id_, p)
+    assert (answer_of(counters).dead, answer_of(counters).pending) == (1, 1)
+    assert len(answer_of(letters)) == len(answer_of(scheduled).entries) == 1
+    assert quiet.answers
+
+
+def test_a_list_waits_until_the_end_of_a_transaction_is_applied() -> None:
+    store, id_ = Participant(end=b"z"), transaction_id()
+    p = store.prepare(id_, Put(b"k", b"new")).timestamp
+    store.group.holds = True
+    resolved = store.ask(store.resolution(id_, p))
+    asked = store.ask(ReadCounters())
+    assert not store.intents.by_transaction
+    assert waits(asked)
+    store.end(ProposalOutcome.APPLIED)
+    store.group.holds = False
+    assert resolved.answers
+    assert asked.answers
 
 
 # --- while a proposal is under way
