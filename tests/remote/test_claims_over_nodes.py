@@ -10,6 +10,7 @@ import pytest
 
 from postroom.errors import Unavailable
 from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.raft.interface import RaftOptions
 from postroom.ranges.requests import Get
 from tests.remote.scripted_nodes import Asked
 from tests.remote.streams import DatabaseOverStreams
@@ -191,3 +192,74 @@ def test_messages_of_a_consumer_that_vanishes_amid_two_answers_go_to_others(
     store.until(lambda: len(given(calls)) == 2, 10.0)
     assert ids(calls) == [b"01", b"02"]
     store.until(lambda: three.waits() == [0, 0, 0])
+
+
+# --- definitions
+
+
+def test_a_consumer_of_a_queue_that_was_just_made_is_never_told_that_there_is_none(
+    three: Nodes, store: Client
+) -> None:
+    for number in range(5):
+        name = f"new {number}"
+        store.run(store.db.create_queue(name))
+        calls = [
+            Asked(
+                ClaimQueue(
+                    name, store.router.client + b"new %4d" % each, 1, ClaimSelection(), wait=True
+                )
+            )
+            for each in range(3)
+        ]
+        for call in calls:
+            store.router.submit(call)
+        store.until(lambda: min(three.waits()) >= 3)
+        assert not any(call.answers for call in calls)
+        for call in calls:
+            store.router.cancel(call)
+        store.until(lambda: three.waits() == [0, 0, 0])
+
+
+def test_claims_wait_for_messages_of_the_new_queue_after_the_old_one_was_dropped(
+    three: Nodes, store: Client
+) -> None:
+    enqueue(store, *[key + b"old" for key in KEYS])
+    store.run(store.db.queue(Q).claim(len(KEYS)))
+    calls = wait(store, 3)
+    store.run(store.db.queue(Q).drop())
+    store.until(lambda: all(call.answers for call in calls))
+    assert {str(call.error) for call in calls} == {
+        f"the queue {Q!r} was dropped; nothing was claimed"
+    }
+    store.until(lambda: three.waits() == [0, 0, 0])
+    store.run(made_anew(store))
+    calls = wait(store, len(KEYS))
+    enqueue(store, *KEYS)
+    store.until(lambda: len(given(calls)) == len(KEYS))
+    assert ids(calls) == KEYS
+
+
+async def made_anew(store: Client) -> None:
+    while True:
+        try:
+            await store.db.create_queue(Q, ack_wait=60.0)
+        except Unavailable:
+            await store.sleep(0.1)
+        else:
+            return
+
+
+def test_a_pause_is_obeyed_in_all_ranges_within_a_heartbeat_of_the_root(
+    three: Nodes, store: Client
+) -> None:
+    enqueue(store, *[key + b"first" for key in KEYS])  # all ranges know the queue
+    store.run(store.db.queue(Q).claim(len(KEYS)))
+    calls = wait(store, 24)
+    store.run(store.db.queue(Q).pause())
+    store.pass_time(RaftOptions().heartbeat_seconds)
+    enqueue(store, *KEYS)
+    store.pass_time(1.0)
+    assert not any(call.answers for call in calls)
+    store.run(store.db.queue(Q).resume())
+    store.until(lambda: len(given(calls)) == len(KEYS), 1.0)
+    assert ids(calls) == KEYS
