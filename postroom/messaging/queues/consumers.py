@@ -18,7 +18,7 @@ range. One that gets something becomes one of the range until it is answered.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -133,25 +133,29 @@ class Wishes:
     def __init__(self, read_headers: Callable[[Entry], Headers]) -> None:
         self._headers = read_headers
         self._wishes: dict[bytes, Wish] = {}
+        self._forget_at = WISHES_KEPT
 
     def __iter__(self) -> Iterator[Wish]:
         return iter(self._wishes.values())
 
-    def of(self, selection: ClaimSelection, waiters: Iterable[WaitingClaim]) -> Wish | None:
+    def of(
+        self, selection: ClaimSelection, selected: Callable[[], Container[bytes]]
+    ) -> Wish | None:
         """Return the wish of a selection, or ``None`` if it leaves nothing out.
 
         Args:
             selection: the selection of a claim.
-            waiters: the claims whose wishes are kept.
+            selected: returns the selections, packed, whose wishes are kept.
         """
         if takes_all(selection):
             return None
         packed = _encode(selection)
         wish = self._wishes.get(packed)
         if wish is None:
-            if len(self._wishes) >= WISHES_KEPT:
-                used = {id(waiter.wish) for waiter in waiters}
-                self._wishes = {k: w for k, w in self._wishes.items() if id(w) in used}
+            if len(self._wishes) >= self._forget_at:
+                used = selected()
+                self._wishes = {k: w for k, w in self._wishes.items() if k in used}
+                self._forget_at = max(2 * len(self._wishes), WISHES_KEPT)
             self._wishes[packed] = wish = Wish(selection, self._headers)
         return wish
 
@@ -229,6 +233,11 @@ class Consumers:
     def of_range(self) -> int:
         """Return how many of them wait for this range alone."""
         return len(self._waiters)
+
+    def selected(self) -> set[bytes]:
+        """Return the selections of all of them, packed."""
+        own = {_encode(waiter.request.selection) for waiter in self}
+        return own.union(self._node.selections(self._queue))
 
     def ids(self) -> set[bytes]:
         """Return the ids of the consumers that wait."""

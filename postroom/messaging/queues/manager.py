@@ -216,7 +216,7 @@ class Manager:
         )
         self.consumers = Consumers(
             definition.name, host.node_claims,
-            lambda selection: self.wishes.of(selection, self.consumers),
+            lambda selection: self.wishes.of(selection, self.consumers.selected),
         )  # fmt: skip
         settings = definition.settings
         self.ordered = settings.order == "group"
@@ -487,7 +487,7 @@ class Manager:
 
     def wait(self, request: ClaimQueue) -> WaitingClaim:
         """Add a waiting claim and return its waiter."""
-        waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers))
+        waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers.selected))
         self.consumers.add(waiter)
         self.look_for(is_answered=not request.wait)
         return waiter

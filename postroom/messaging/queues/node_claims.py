@@ -109,6 +109,10 @@ class NodeClaims:
         """Return the claims on a queue that no range has taken, by what they take."""
         return self._waiting.get(queue, {}).values()
 
+    def selections(self, queue: str) -> Iterable[bytes]:
+        """Return what these claims take, packed."""
+        return self._waiting.get(queue, {}).keys()
+
     # --- calls
 
     def take(self, call: Call) -> int:
