@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from postroom.client.routing.search import Search, SearchTimes
 from postroom.client.routing.spreading import (
     AwaitedChange,
     PartCall,
-    PresentCall,
+    Question,
     Spread,
     is_to_spread,
     needs_present,
@@ -38,6 +39,7 @@ from postroom.errors import Error
 from postroom.limits import CLIENT_WAITS_MAX
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.protocol import requests
+from postroom.ranges.requests import Now
 
 
 class Assignment:
@@ -88,7 +90,7 @@ class Assignment:
         """Return the lane of a call among several ranges; ``None``: it was spread, or refused."""
         try:
             if needs_present(call, self._lanes):
-                self.assign_new(PresentCall(call, self.assign))
+                self.assign_new(Question(Now(), call, partial(self._has_present, call)))
                 return None
             if is_to_spread(call, self._lanes):
                 self._spread(call)
@@ -100,6 +102,14 @@ class Assignment:
         except Error as error:
             self._failed_tries.finish(call, error)
             return None
+
+    def _has_present(self, call: RemoteCall, now: Any, error: BaseException | None) -> None:
+        """Have a call go on with the greatest clock of all leaseholders."""
+        if error is not None:
+            self.end(call, None, error)
+        else:
+            call.request = msgspec.structs.replace(call.request, **{call.request.read_at: now})
+            self.assign(call)
 
     def _spread(self, call: RemoteCall) -> None:
         if awaits_change(call.request):

@@ -18,7 +18,6 @@ A node that begins to lead ranges is sent a part as soon as the client knows (:m
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -28,25 +27,18 @@ from postroom.client.routing.claims import answer_of, at_node, at_once, turned
 from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.merges import cut
-from postroom.client.routing.spreading import AssignedCalls, PartCall
+from postroom.client.routing.spreading import AssignedCalls, AwaitedParts, PartCall
 from postroom.messaging.queues.requests import ClaimQueue
 
 
-class AwaitedClaim:
-    """A claim that waits at several ranges until one of them has messages for it.
-
-    Args:
-        call: the call.
-        calls: assigns, sends again and withdraws calls.
-    """
+class AwaitedClaim(AwaitedParts):
+    """A claim that waits at several ranges until one of them has messages for it."""
 
     def __init__(self, call: RemoteCall, calls: AssignedCalls) -> None:
-        self._call = call
-        self._calls = calls
+        super().__init__(call, calls)
         self._lanes: Lanes
         self._waiting: list[ClaimQueue] = []
         self._not_asked: deque[ClaimQueue] = deque()
-        self._parts: list[PartCall] = []
 
     def begin(self, lanes: Lanes) -> None:
         """Ask the first range, or wait for the end of an attempt that is in hand."""
@@ -63,20 +55,11 @@ class AwaitedClaim:
     def _go_on(self) -> None:
         """Ask the next range; if there is none, wait."""
         if self._not_asked:
-            self._assign([at_once(self._not_asked.popleft())])
+            self.assign([at_once(self._not_asked.popleft())])
         elif self._call.request.in_hand is None:
             self._wait_at_nodes()
         else:
-            self._assign(self._waiting)
-
-    def _assign(self, requests: Iterable[ClaimQueue]) -> None:
-        call = self._call
-        assert call.way is not None
-        call.way.parts = self._parts = parts = [PartCall(self, each) for each in requests]
-        for part in parts:
-            part.deadline, part.waits = call.deadline, part.request.wait
-            if not self.is_over:
-                self._calls.assign_new(part)
+            self.assign(self._waiting)
 
     # --- at nodes
 
@@ -118,12 +101,6 @@ class AwaitedClaim:
             self._calls.rest(self._call)
 
     # --- answers
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the call waits no more, or has begun again."""
-        way = self._call.way
-        return self._call.done or way is None or way.parts is not self._parts
 
     def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
         """Take the first answer with anything, ask the next range, or begin again."""

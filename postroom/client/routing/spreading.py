@@ -22,10 +22,8 @@ Locks are released by node: each one has those of all the ranges that it leads.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
-
-import msgspec
 
 from postroom.client.routing.calls import CallWay, RemoteCall
 from postroom.client.routing.changes import asked_until
@@ -42,7 +40,7 @@ from postroom.client.routing.merges import (
     shared,
 )
 from postroom.ranges.contract import KeySet
-from postroom.ranges.requests import GetMany, Now, Protect, ReleaseLocks, ScanChanges
+from postroom.ranges.requests import GetMany, Protect, ReleaseLocks, ScanChanges
 from postroom.ranges.whole_protections import ReleaseWhole
 
 _UNKNOWN: Final = -1
@@ -152,8 +150,8 @@ class Spread:
         self._end(self._call, merged(request, self._answered), None)
 
 
-class AwaitedChange:
-    """A watch that waits at several ranges until one of them has a change.
+class AwaitedParts:
+    """A call that waits at several ranges.
 
     Args:
         call: the call.
@@ -163,21 +161,36 @@ class AwaitedChange:
     def __init__(self, call: RemoteCall, calls: AssignedCalls) -> None:
         self._call = call
         self._calls = calls
+        self._parts: list[PartCall] = []
 
-    def begin(self, lanes: Lanes) -> None:
-        """Have a part wait in each range."""
-        call, request = self._call, self._call.request
+    def assign(self, requests: Iterable[Any]) -> None:
+        """Have parts go to the ranges of their keys, in the place of earlier ones."""
+        call = self._call
         way = call.way = call.way or CallWay()
-        way.parts = [PartCall(self, each) for each in cut(request, request.concerns(), lanes.cache)]
-        for part in way.parts:
-            part.deadline, part.waits = call.deadline, True
+        way.parts = self._parts = parts = [PartCall(self, each) for each in requests]
+        for part in parts:
+            part.deadline, part.waits = call.deadline, part.request.wait
             if not self.is_over:
                 self._calls.assign_new(part)
 
     @property
     def is_over(self) -> bool:
-        """Return whether the call waits no more."""
-        return self._call.done or not self._call.waits
+        """Return whether the call has ended, or goes on without these parts."""
+        way = self._call.way
+        return self._call.done or way is None or way.parts is not self._parts
+
+    def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
+        """Take the answer to a part."""
+        raise NotImplementedError
+
+
+class AwaitedChange(AwaitedParts):
+    """A watch that waits at several ranges until one of them has a change."""
+
+    def begin(self, lanes: Lanes) -> None:
+        """Have a part wait in each range."""
+        request = self._call.request
+        self.assign(cut(request, request.concerns(), lanes.cache))
 
     def completed(self, part: PartCall, result: Any, error: BaseException | None) -> None:
         """Ask all ranges up to where the first one has come that answers."""
@@ -250,35 +263,34 @@ class PartCall(RemoteCall):
         self._spread.completed(self, result, error)
 
 
-class PresentCall(RemoteCall):
-    """A question for the greatest clock of all leaseholders, before a call that needs it.
+class Question(RemoteCall):
+    """A request whose answer a call awaits, before it goes on or ends.
 
     Args:
-        call: the call, which protects or reads the present.
-        assign: has the call go on.
+        request: the request.
+        call: the call.
+        answered: called with the answer or the error, unless the call has ended.
     """
 
-    __slots__ = ("_assign", "_call")
+    __slots__ = ("_answered", "_call")
 
-    def __init__(self, call: RemoteCall, assign: Callable[[RemoteCall], None]) -> None:
-        super().__init__(Now())
+    def __init__(
+        self,
+        request: Any,
+        call: RemoteCall,
+        answered: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        super().__init__(request)
         self.deadline = call.deadline
         self._call = call
-        self._assign = assign
+        self._answered = answered
         way = call.way = call.way or CallWay()
         way.parts = [self]
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """Have the call go on with the timestamp."""
-        call = self._call
-        if call.done:
-            return
-        if error is not None:
-            call.done = True
-            call.complete(None, error)
-            return
-        call.request = msgspec.structs.replace(call.request, **{call.request.read_at: result})
-        self._assign(call)
+        """Have the call go on, or end."""
+        if not self._call.done:
+            self._answered(result, error)
 
 
 def needs_present(call: RemoteCall, lanes: Lanes) -> bool:

@@ -26,8 +26,9 @@ from __future__ import annotations
 import heapq
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,8 +36,8 @@ from postroom.client.routing.calls import HeardClock, RemoteCall, UpkeepCall
 from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.outcomes import Outcomes, clock_is_behind
-from postroom.client.routing.queue_questions import QueueQuestion
 from postroom.client.routing.search import Search
+from postroom.client.routing.spreading import Question
 from postroom.client.routing.upkeep import LASTING, left_behind
 from postroom.client.sender import LONGEST_REFUSED_SECONDS, REFUSED_SECONDS_FIRST
 from postroom.errors import (
@@ -208,7 +209,8 @@ class FailedTries:
         else:
             error = error_from(failure)
             if isinstance(error, NoSuchQueue) and self._may_exist(call, error):
-                self.assign_new(QueueQuestion(call, error, self.rest, self._finish_failed))
+                answered = partial(self._has_looked_for, call, error)
+                self.assign_new(Question(ReadQueues(error.queue), call, answered))
             elif isinstance(error, Unavailable):
                 self._refused(call, error)
             else:
@@ -223,6 +225,19 @@ class FailedTries:
         return (
             self._lanes.only is None and bool(error.queue) and type(call.request) is not ReadQueues
         )
+
+    def _has_looked_for(
+        self, call: RemoteCall, told: NoSuchQueue, found: Any, error: BaseException | None
+    ) -> None:
+        """Let a call pause if the root knows its queue, else end it with what it was told.
+
+        The root alone makes queues, and other ranges hear of it a moment later. It is asked each
+        time that one of them says this, so the call goes on until its deadline.
+        """
+        if error is None and any(not each.dropped for each in found):
+            self.rest(call)
+        else:
+            self._finish_failed(call, told)
 
     def _refused(self, call: RemoteCall, refusal: Unavailable) -> None:
         """Send a call again that the node cannot serve now, until its deadline.
