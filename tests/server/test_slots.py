@@ -31,6 +31,7 @@ from tests.server.splitting import ask, hosted, split
 from tests.server.test_queues_of_ranges import KEYS, Q, commit, counted, create, enqueue, ranges
 
 NUMBER: Final = 1
+CLIENT: Final = b"the client's id"
 A, N, Z = KEYS
 
 
@@ -105,6 +106,24 @@ def test_a_limit_holds_over_all_ranges(store: Store) -> None:
     store.advance(5.0)
     assert sum(counted(store, "leased")) == 7
     assert sums(store).limit == 7
+
+
+def test_claims_that_wait_for_all_ranges_get_messages(store: Store) -> None:
+    queue = store.db.create_queue(Q, max_concurrency=2, max_rate=50.0, ack_wait=3600.0)
+    waiting = [
+        Asked(ClaimQueue(Q, CLIENT + bytes([each]), 1, ClaimSelection(), wait=True, at_node=True))
+        for each in range(3)
+    ]
+    for each in waiting:
+        store.node.replicas.submit(each)
+    store.advance(1.0)
+    for key in KEYS:
+        enqueue(store, key)
+    store.advance(1.5)
+    assert [bool(each.answers) for each in waiting].count(True) == 2
+    assert all(each.answers[0][1] is None for each in waiting if each.answers)
+    assert sum(counted(store, "leased")) == 2
+    assert queue.stats().leased == 2
 
 
 def test_slots_follow_the_demand_within_a_second(store: Store) -> None:
@@ -349,3 +368,17 @@ def test_a_message_with_an_impossible_number_of_slots_cannot_be_read(slots: int,
     packed = msgspec.msgpack.encode([kind, Q, NUMBER, "concurrency", slots])
     with pytest.raises(msgspec.DecodeError):
         decode(packed)
+
+
+def test_a_rate_lets_a_message_be_fired_at_once_after_a_rest(store: Store) -> None:
+    create(store, max_rate=5.0)
+    store.advance(2.0)
+    fill(store, Z, 1)
+    call = wait(store, Z)
+    store.advance(0.1)
+    assert call.answers
+    store.advance(10.0)
+    fill(store, A, 1)
+    call = wait(store, A)
+    store.advance(0.1)
+    assert call.answers

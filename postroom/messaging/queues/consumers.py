@@ -20,6 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeAlias
 
 import msgspec
@@ -243,6 +244,17 @@ class Consumers:
         """Return the ids of the consumers that wait."""
         of_node = (each.request for alike in self._node.alike(self._queue) for each in alike)
         return {each.request.consumer for each in self} | {each.consumer for each in of_node}
+
+    def room(self, most: int) -> int:
+        """Return for how many messages claims wait that have none, up to a number."""
+        of_node = (each.request for alike in self._node.alike(self._queue) for each in alike)
+        requests = chain((each.request for each in self if not each.messages), of_node)
+        found = 0
+        for each in requests:
+            found += each.messages_max
+            if found >= most:
+                return most
+        return found
 
     def have_all(self) -> bool:
         """Return whether all of them have got something."""

@@ -99,11 +99,13 @@ class GrantSlots(Crossing, frozen=True, tag="grant_slots"):
 
     Attributes:
         told: the limit for which the root has counted.
+        rested: how many of them nobody has fired with lately.
     """
 
     limit: Limit
     told: SlotNumber
     slots: SomeSlots
+    rested: SlotNumber = 0
 
 
 class ReturnSlots(Crossing, frozen=True, tag="return_slots"):

@@ -250,6 +250,7 @@ class Manager:
         self.slots: dict[Limit, Slots] = dict.fromkeys(LIMITS, NO_SLOTS)
         self.uses = {limit: Use(host.monotonic()) for limit in LIMITS}
         self.starves_until = 0.0
+        self._rested = 0
         self.bucket: TokenBucket | None = None
         self._heads = [self.layout.scheduled, self.layout.moments]
         self._change_bucket()
@@ -433,6 +434,7 @@ class Manager:
         before, self.slots[limit] = self.slots[limit], slots
         if slots.usable > before.usable:
             self.starves_until = 0.0
+            self.uses[limit].note(slots.usable)
         if limit == "rate":
             self._take_shares(slots.usable - before.usable)
         self.host.look_at(self)
@@ -446,11 +448,18 @@ class Manager:
         is_new = self.bucket is None
         self._change_bucket()
         if self.bucket is not None and more > 0:
-            self.bucket.owe(more - is_new, self.host.monotonic())
+            self.bucket.owe(more - is_new - self._rested, self.host.monotonic())
+        self._rested = 0
 
-    def use_slots(self) -> None:
-        """Note how many slots are used now."""
+    def rest(self, shares: int) -> None:
+        """Note how many of the shares that arrive next nobody has fired with lately."""
+        self._rested = shares
+
+    def use_slots(self, *, is_wanted: bool = False) -> None:
+        """Note how many slots are used now; shares of the rate are if messages wait for them."""
         self.uses["concurrency"].note(len(self.leases))
+        if is_wanted:
+            self.uses["rate"].note(self.slots["rate"].usable)
         due = self._slots_due()
         if due is not None:
             self.host.wake_by(self, due)

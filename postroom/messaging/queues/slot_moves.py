@@ -34,6 +34,8 @@ ROOT_KEY: Final = b""
 """The key under which slots go to the root, whose keys begin with it."""
 
 
+RATE_PARTS: Final = 8
+"""The part of a rate that a range asks for at least: with few shares, it would fire late."""
 HEARD_SECONDS: Final = 5.0
 """The time after which the root has heard what a range has taken from its pools."""
 
@@ -107,7 +109,7 @@ class SlotMoves:
         """Note a queue that needs more slots, since something could be fired with them."""
         if self._bounds.is_whole or not rules.is_limited(manager.definition.settings):
             return
-        manager.use_slots()
+        manager.use_slots(is_wanted=self._demand(manager) > 0)
         if not self._is_starving(manager):
             manager.starves_until = 0.0
         elif manager.name not in self.hungry:
@@ -143,17 +145,14 @@ class SlotMoves:
             return min(demand, most - found.owned)
         if manager.bucket is not None and manager.bucket.has_any(manager.host.monotonic()):
             return 0
-        return min(manager.counted.ready, most - found.owned)
+        return min(max(manager.counted.ready, -(-most // RATE_PARTS)), most - found.owned)
 
     def _demand(self, manager: Manager) -> int:
         """Return how many messages could be fired, if all slots were here."""
         ready = manager.counted.ready
         if not ready or manager.definition.paused:
             return 0
-        return min(
-            ready,
-            sum(each.request.messages_max for each in manager.consumers if not each.messages),
-        )
+        return manager.consumers.room(ready)
 
     # --- moves
 
@@ -233,6 +232,7 @@ class SlotMoves:
                 f"{number} slots for {limit} were granted to range {self._range_id}, which has "
                 f"{found.usable} of {most}; nothing was changed"
             )
+        ctx.after.append(lambda: manager.host.current(manager).rest(grant.rested))
         self._send_back(ctx, manager, limit, rules.granted(found, most, number), given)
 
     def halve(

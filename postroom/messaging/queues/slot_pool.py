@@ -26,6 +26,8 @@ from postroom.messaging.queues.slots import LIMITS, Limit, Pool
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 
+RESTING_STEPS: Final = 16
+"""The steps in which slots that have come into a pool are counted."""
 ASKER_SECONDS: Final = 1.5
 """The time for which an asker is remembered that does not ask again."""
 
@@ -75,6 +77,28 @@ class RootSlots(Protocol):
         """Take slots that were granted."""
 
 
+class Resting:
+    """The slots that have come into a pool within a period, in a few steps."""
+
+    def __init__(self) -> None:
+        self._came: list[tuple[float, int]] = []
+
+    def add(self, slots: int, now: float, period: float) -> None:
+        """Note that slots have come."""
+        self._forget(now, period)
+        if self._came and now - self._came[-1][0] < period / RESTING_STEPS:
+            slots += self._came.pop()[1]
+        self._came.append((now, slots))
+
+    def number(self, now: float, period: float) -> int:
+        """Return how many have come within the period."""
+        self._forget(now, period)
+        return sum(slots for _, slots in self._came)
+
+    def _forget(self, now: float, period: float) -> None:
+        self._came = [each for each in self._came if each[0] + period > now]
+
+
 class SlotPools:
     """The pools of all queues, at the root.
 
@@ -103,11 +127,15 @@ class SlotPools:
         self._manager = manager
         self._monotonic = monotonic
         self._demands: dict[LimitOf, Demand] = {}
+        self._resting: dict[LimitOf, Resting] = {}
+        self._began_at = monotonic()
         self.on_asked: Callable[[], None] = lambda: None
 
     def clear(self) -> None:
         """Forget all askers, at the end of the lease."""
         self._demands.clear()
+        self._resting.clear()
+        self._began_at = self._monotonic()
 
     # --- limits that change
 
@@ -174,7 +202,27 @@ class SlotPools:
     def _add(self, ctx: Evaluation, name: LimitOf, slots: int) -> None:
         pool = rules.read_pool(ctx, name.number, name.limit)
         self._put(ctx, name.number, name.limit, Pool(pool.limit, pool.free + slots))
+        if name.limit == "rate" and slots > 0:
+            resting = self._resting.setdefault(name, Resting())
+            resting.add(slots, self._monotonic(), self._period(name))
         self._share_out(ctx, name)
+
+    def _period(self, name: LimitOf) -> float:
+        """Return the seconds in which each share of a rate may be used once."""
+        manager = self._manager(name.queue)
+        rate = None if manager is None else manager.definition.settings.max_rate
+        return max(int(rate), 1) / rate if rate else 0.0
+
+    def _rested(self, name: LimitOf, free: int) -> int:
+        """Return how many of the shares in a pool nobody can have fired with for a period."""
+        now, period = self._monotonic(), self._period(name)
+        if name.limit != "rate" or now < self._began_at + period:
+            return 0
+        resting = self._resting.get(name)
+        came = 0 if resting is None else resting.number(now, period)
+        if not came:
+            self._resting.pop(name, None)
+        return max(free - came, 0)
 
     def _share_out(self, ctx: Evaluation, name: LimitOf) -> dict[int, int]:
         """Grant what is in a pool to those that ask; return how many each range gets."""
@@ -192,19 +240,20 @@ class SlotPools:
                     got[range_id] = got.get(range_id, 0) + some
                     left -= some
         if got:
+            rested = self._rested(name, pool.free)
             self._put(ctx, name.number, name.limit, Pool(pool.limit, left))
             for range_id, some in got.items():
-                self._grant(ctx, name, pool.limit, range_id, askers[range_id].key, some)
+                ready = min(some, rested)
+                rested -= ready
+                grant = GrantSlots(name.queue, name.number, name.limit, pool.limit, some, ready)
+                self._grant(ctx, grant, range_id, askers[range_id].key)
         return got
 
-    def _grant(
-        self, ctx: Evaluation, name: LimitOf, told: int, range_id: int, key: bytes, some: int
-    ) -> None:
-        grant = GrantSlots(name.queue, name.number, name.limit, told, some)
+    def _grant(self, ctx: Evaluation, grant: GrantSlots, range_id: int, key: bytes) -> None:
         if range_id != ROOT_ID:
             self._departures.send(ctx, key, grant)
             return
-        manager = self._manager(name.queue)
+        manager = self._manager(grant.queue)
         if manager is not None:
             self.own.arrive(ctx, manager, grant)
 

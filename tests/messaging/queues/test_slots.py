@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.messaging.queues.requests import LeaveSlots, OwnedSlots
-from postroom.messaging.queues.slot_pool import LimitOf
+from postroom.messaging.queues.slot_pool import LimitOf, Resting
 from postroom.messaging.queues.slot_sharing import SlotSharer
 from postroom.messaging.queues.slots import (
     USE_SECONDS,
@@ -148,3 +148,12 @@ def test_ranges_share_what_a_range_that_is_away_does_not_own() -> None:
     assert sharer._balance(name, answer.value.value[name])
     assert pools.shares == {1: 3, 2: 3}
     assert ranges.left == [(1, 3)]
+
+
+def test_shares_have_rested_once_their_period_is_over() -> None:
+    resting = Resting()
+    for number in range(100):
+        resting.add(1, number / 100, 1.0)
+    assert resting.number(1.0, 1.0) >= 99
+    assert len(resting._came) <= 17
+    assert resting.number(2.0, 1.0) == 0
