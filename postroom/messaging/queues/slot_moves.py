@@ -34,8 +34,8 @@ ROOT_KEY: Final = b""
 """The key under which slots go to the root, whose keys begin with it."""
 
 
-RATE_PARTS: Final = 8
-"""The part of a rate that a range asks for at least: with few shares, it would fire late."""
+RATE_DIVISOR: Final = 8
+"""The divisor of a rate: a range asks for so much of it at least, since few shares fire late."""
 HEARD_SECONDS: Final = 5.0
 """The time after which the root has heard what a range has taken from its pools."""
 
@@ -145,7 +145,7 @@ class SlotMoves:
             return min(demand, most - found.owned)
         if manager.bucket is not None and manager.bucket.has_any(manager.host.monotonic()):
             return 0
-        return min(max(manager.counted.ready, -(-most // RATE_PARTS)), most - found.owned)
+        return min(max(manager.counted.ready, -(-most // RATE_DIVISOR)), most - found.owned)
 
     def _demand(self, manager: Manager) -> int:
         """Return how many messages could be fired, if all slots were here."""

@@ -26,8 +26,8 @@ from postroom.messaging.queues.slots import LIMITS, Limit, Pool
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 
-RESTING_STEPS: Final = 16
-"""The steps in which slots that have come into a pool are counted."""
+RESTING_TIMES: Final = 16
+"""The number of times in a period at which slots are counted that come into a pool."""
 ASKER_SECONDS: Final = 1.5
 """The time for which an asker is remembered that does not ask again."""
 
@@ -78,7 +78,7 @@ class RootSlots(Protocol):
 
 
 class Resting:
-    """The slots that have come into a pool within a period, in a few steps."""
+    """The slots that have come into a pool within a period."""
 
     def __init__(self) -> None:
         self._came: list[tuple[float, int]] = []
@@ -86,7 +86,7 @@ class Resting:
     def add(self, slots: int, now: float, period: float) -> None:
         """Note that slots have come."""
         self._forget(now, period)
-        if self._came and now - self._came[-1][0] < period / RESTING_STEPS:
+        if self._came and now - self._came[-1][0] < period / RESTING_TIMES:
             slots += self._came.pop()[1]
         self._came.append((now, slots))
 
