@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 from random import Random  # noqa: TID251 (seeded)
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from postroom.errors import AccessDenied, Invalid, SnapshotTooOld
@@ -15,8 +17,10 @@ from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader, change_reader
 from postroom.pipeline.offsets import position_of
 from postroom.pipeline.options import parse
+from postroom.pipeline.table_reader import TableSlice, Work, recent
 from postroom.pipeline.tables import schema_of
 from postroom.ranges import feed
+from postroom.ranges.requests import CommittedChanges
 from tests.client.stores import Store
 from tests.pipeline.readers import batches, source
 
@@ -113,6 +117,18 @@ def test_tasks_need_not_walk_over_the_span_where_one_answer_holds_the_batch(
     found = rows(of, start, of.latestOffset(start, ALL))
     assert found == [(b"k", b"more"), (b"k", b"and more")]
     assert walked
+
+
+def test_an_answer_that_ends_before_the_batch_does_not_stand_for_it() -> None:
+    """A transaction over several ranges may be about to commit in between."""
+
+    class TooShort:
+        def recent_changes(self, _: bytes, __: None, ___: int, until: int) -> CommittedChanges:
+            return CommittedChanges([], until - 1)
+
+    work = Work("changes", 20, 10, 20, to_arrow_schema(SCHEMA, timezone="UTC"), None)
+    db: Any = SimpleNamespace(bulk=TooShort())
+    assert recent(db, TableSlice(), work) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"max_rows": 10}, {"prefix": "quiet/"}])

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from postroom.errors import Invalid, Unavailable
+from postroom.errors import Invalid
 from postroom.kv.engine import WriteSet
 from postroom.messaging.bulk_requests import RecordFilter, ScanRecords
 from postroom.messaging.ingest.requests import BeginRestore, CheckImage
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import ROOT_ID
-from postroom.ranges.requests import Protect, Unprotect
+from postroom.ranges.requests import Accounting, Protect, Unprotect
 from postroom.ranges.split.records import halved_key, split_key
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
@@ -75,23 +75,50 @@ def test_a_range_refuses_to_protect_a_timestamp_as_a_whole_beside_others(store: 
         ask(store, Protect(whole=True))
 
 
-def test_a_range_is_not_split_while_a_timestamp_is_protected_as_a_whole(store: Store) -> None:
-    with store.db.hold(whole=True), pytest.raises(Unavailable, match="protected as a whole"):
-        prepare(store, b"m")
-    split(store, b"m")
+def test_both_halves_have_what_the_only_range_had_when_it_was_protected_as_a_whole(
+    store: Store,
+) -> None:
+    store.db.create_queue("q")
+    for key in (b"a", b"n"):
+        with store.db.begin() as tx:
+            tx.enqueue_update(Accounting(key, {"n": 1}))
+            tx.enqueue_message(key, b"later", deliver_at=100)
+            tx.enqueue("q", b"work", key=key)
+    store.advance(1.0)
+    with store.db.hold(whole=True) as at:
+        before = everything(store, at)
+        split(store, b"m")
+        for key in (b"a", b"n"):
+            with store.db.begin() as tx:
+                tx.enqueue_update(Accounting(key, {"n": 1}))
+                tx.enqueue_message(key, b"more", deliver_at=100)
+                tx.enqueue("q", b"more", key=key)
+        store.advance(1.0)
+        assert everything(store, at) == before
     assert len(spans(store)) == 2
+    assert store.node.root.replica.protections.whole == 0
 
 
-def test_a_split_that_is_prepared_waits_for_a_protection_as_a_whole(
+def everything(store: Store, at: int) -> list[object]:
+    """Return all records without versions, page by page."""
+    tables = ("accounting", "outbox", "counters", "inbox_index", "beside", "places")
+    found: list[object] = [
+        each for table in tables for page in store.db.bulk.records(table, at=at) for each in page
+    ]
+    in_queue = store.db.bulk.records("places", at=at, wanted=RecordFilter(queue="q"))
+    return found + [each for page in in_queue for each in page]
+
+
+def test_a_split_that_is_prepared_goes_on_beside_a_protection_as_a_whole(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = split_key(ROOT_ID)
     ((at, error),) = asked_while_written(store, monkeypatch, Protect(whole=True), record).answers
     assert error is None
-    assert len(spans(store)) == 1
-    ask(store, Unprotect(at))
     store.advance(3.0)
     assert len(spans(store)) == 2
+    ask(store, Unprotect(at))
+    assert store.node.root.replica.protections.whole == 0
 
 
 def test_a_range_other_than_the_root_has_nothing_of_a_queue_that_it_does_not_know(

@@ -35,7 +35,6 @@ from postroom.ranges.split.preparing import (
     RETRY_SECONDS,
     check_divisible,
     check_members,
-    check_protections,
 )
 from postroom.ranges.split.requests import DivideSome, Split
 from postroom.ranges.sweep import sweep_records
@@ -111,7 +110,6 @@ class Halving:
     def _check(self, ctx: Evaluation, key: bytes) -> None:
         registry = self.replica.registry
         check_members(self.replica.group)
-        check_protections(self.replica)
         check_divisible(registry, ctx)
         if registry.replaced_at > ctx.timestamp - from_seconds(RECORD_SECONDS):
             raise Unavailable(

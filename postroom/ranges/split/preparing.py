@@ -130,7 +130,6 @@ class Preparing:
         self._ids.check_new_range(request.right_id)
         check_divisible(self._replica.registry, ctx)
         check_members(self._replica.group)
-        check_protections(self._replica)
         ctx.writes[self._key] = stored = records.encode(wanted)
         ctx.grow(len(self._key) + len(stored))
 
@@ -198,20 +197,6 @@ def check_divisible(registry: Registry, ctx: Evaluation) -> None:
         raise Invalid("an image is being restored into the range; nothing was changed: wait for it")
     for each in registry.divisible:
         each.check(ctx)
-
-
-def check_protections(replica: Replica) -> None:
-    """Check that the only range is not protected as a whole: a store is read as one range then.
-
-    Raises:
-        Unavailable: it is.
-    """
-    if replica.bounds.is_whole and replica.protections.whole:
-        raise Unavailable(
-            "a timestamp is protected as a whole; nothing was changed: try again when nobody "
-            "exports the store, or holds it with hold(whole=True)",
-            retry_after=1.0,
-        )
 
 
 def check_members(group: RaftGroup) -> None:
