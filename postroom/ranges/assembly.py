@@ -184,7 +184,9 @@ class AssembledReplica(ABC):
         """Make the evaluators, and with them the stages that the data of commands passes."""
         registry, clock, memory, waits = self.registry, self.clock, self.memory, self.commit_waits
         evaluators.register(registry, self.bounds)
-        reads = RangeReads(self.bounds, waits.locks, self.protections, self.holders, waits.wound)
+        reads = RangeReads(
+            self.bounds, waits.locks, self.protections, self.positions, self.holders, waits.wound
+        )
         self.check_age = reads.check_age
         committer = Committer(registry, clock.reading, waits, self.bounds, self.intents)
         participation = Participation(

@@ -35,7 +35,7 @@ from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, chec
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
-from postroom.ranges.protections import Protections
+from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import (
     Accounting,
     ConditionalPut,
@@ -267,6 +267,7 @@ class RangeReads:
         bounds: Bounds,
         locks: LockTable,
         protections: Protections,
+        positions: PositionRecords,
         holders: Holders,
         wound: Callable[[bytes], None],
     ) -> None:
@@ -274,6 +275,7 @@ class RangeReads:
         self._locks = locks
         self._wound = wound
         self._protections = protections
+        self._positions = positions
         self._holders = holders
 
     def register(self, registry: Registry) -> None:
@@ -419,7 +421,7 @@ class RangeReads:
     def protect(self, view: View, request: Protect) -> int:
         """Evaluate ``Protect``; return the protected timestamp."""
         at = self._read_timestamp(view, request.timestamp)
-        self._protections.check_age(at, view.now)
+        self._protections.check_age(at, view.now, lambda: self._positions.oldest(view))
         if not request.whole:
             self._protections.add(at)
             return at

@@ -329,13 +329,25 @@ class Protections:
         for timestamp in [each for each in self._whole if each < first]:
             self._close(timestamp)
 
-    def check_age(self, timestamp: int, now: int) -> None:
+    def check_age(
+        self, timestamp: int, now: int, oldest_position: Callable[[], int] = lambda: 0
+    ) -> None:
         """Check that the nodes which lead other ranges hear of a protection in time.
+
+        They have heard of what is protected already, and keep all that is newer. When that ends,
+        they hear of this one with the same news.
+
+        Args:
+            timestamp: the timestamp.
+            now: the present.
+            oldest_position: a function that returns the oldest position; 0: there is none.
 
         Raises:
             SnapshotTooOld: they may collect what it needs before.
         """
-        if self.age_max and timestamp < now - self.age_max:
+        if not self.age_max or timestamp >= now - self.age_max:
+            return
+        if not any(0 < each <= timestamp for each in (self.oldest, oldest_position())):
             raise SnapshotTooOld(
                 f"{timestamp} is so old that other nodes may collect what it needs before they "
                 "hear of it; nothing was protected: take a later timestamp"
@@ -541,6 +553,10 @@ class PositionRecords:
         return found
 
     # --- collection
+
+    def oldest(self, view: View) -> int:
+        """Return the oldest position; 0: there is none."""
+        return min((each.timestamp for each in self.read(view, ReadPositions())), default=0)
 
     def limit(self, ctx: Evaluation, threshold: int) -> int:
         """Return ``threshold``, or the oldest timestamp that somebody reads at, if that is older.

@@ -16,7 +16,7 @@ from postroom.ranges.protection_news import (
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Get, Now, Protect, Unprotect
 from tests.client.stores import Store
-from tests.remote.streams import Streams
+from tests.remote.streams import DatabaseOverStreams, Streams
 from tests.server.hosting import ThreeNodes, cut
 
 KEPT_SECONDS = 100.0
@@ -243,3 +243,39 @@ def test_a_timestamp_of_which_others_hear_too_late_is_not_protected() -> None:
     protections.check_age(NOW - 45 * SECOND, NOW)
     with pytest.raises(SnapshotTooOld, match="other nodes"):
         protections.check_age(NOW - 46 * SECOND, NOW)
+
+
+def test_an_old_timestamp_is_protected_once_more_while_others_keep_what_it_needs() -> None:
+    """A reader that is slow goes on, and so does one that comes back to its position."""
+    protections, old = Protections(), NOW - 1000 * SECOND
+    protections.age_max = 45 * SECOND
+    with pytest.raises(SnapshotTooOld):
+        protections.check_age(old, NOW, lambda: old + 1)
+    protections.check_age(old, NOW, lambda: old)
+    protections.add(old)
+    protections.check_age(old, NOW)
+    protections.check_age(old + 1, NOW)
+    with pytest.raises(SnapshotTooOld):
+        protections.check_age(old - 1, NOW)
+    protections.remove(old)
+    protections.inherited = old
+    protections.check_age(old, NOW)
+
+
+def test_a_slow_reader_and_one_that_comes_back_read_in_ranges_of_other_nodes() -> None:
+    nodes = ThreeNodes()
+    nodes.lead(2, 2)
+    client = DatabaseOverStreams(nodes)
+    old = client.run(client.db.now())
+    first = client.db.hold(old)
+    client.run(first.__aenter__())
+    client.pass_time(200.0)
+    second = client.db.hold(old)
+    client.run(second.__aenter__())  # as a task of a data frame does
+    client.run(client.db.keep_position("name", old))
+    for each in (first, second):
+        client.run(each.__aexit__(None, None, None))
+    client.pass_time(200.0)
+    client.run(client.db.hold(old).__aenter__())
+    with pytest.raises(SnapshotTooOld, match="other nodes"):
+        client.run(client.db.hold(old - 1).__aenter__())
