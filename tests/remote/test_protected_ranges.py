@@ -271,7 +271,7 @@ def test_a_slow_reader_and_one_that_comes_back_read_in_ranges_of_other_nodes() -
     client.run(first.__aenter__())
     client.pass_time(200.0)
     second = client.db.hold(old)
-    client.run(second.__aenter__())  # as a task of a data frame does
+    client.run(second.__aenter__())  # a task of a data frame does so
     client.run(client.db.keep_position("name", old))
     for each in (first, second):
         client.run(each.__aexit__(None, None, None))
