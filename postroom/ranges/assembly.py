@@ -193,7 +193,7 @@ class AssembledReplica(ABC):
             registry, self.intents, waits.locks, self.bounds, clock, memory.release_locks
         )
         garbage = GarbageLists(self.range_id, self.protections, self.positions, self.bounds)
-        partitions = Partitions(self.stored, self.protections, self.bounds)
+        partitions = Partitions(self.stored, self.positions, self.bounds)
         self.listing = RangeListing(self.bounds, self.node_id, self.stored, lambda: self.group)
         bulk = (garbage, partitions, self.listing)
         self.pushes = Pushes(clock.pass_over, self.host.monotonic)

@@ -25,7 +25,7 @@ from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ConcernsSpan, Read
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
-from postroom.ranges.protections import Protections
+from postroom.ranges.protections import PositionRecords
 from postroom.ranges.requests import Bound, Count
 from postroom.ranges.rights import Verb
 
@@ -41,7 +41,8 @@ class RangePartition(msgspec.Struct, frozen=True, array_like=True):
         generation: the generation of the range, which rises with each split and merge. The later
             owner of a key has the higher one.
         size_bytes: the number of bytes on the device, as far as it is known.
-        readable_from: the timestamp up to which changes, and overwritten versions, are collected.
+        readable_from: the timestamp up to which changes, and overwritten versions, are collected,
+            or cannot be protected any more.
     """
 
     start: bytes
@@ -83,13 +84,13 @@ class Partitions:
 
     Args:
         engine: the engine of the node.
-        protections: the protections of the range.
+        positions: the positions of readers.
         bounds: the bounds of the range.
     """
 
-    def __init__(self, engine: Engine, protections: Protections, bounds: Bounds) -> None:
+    def __init__(self, engine: Engine, positions: PositionRecords, bounds: Bounds) -> None:
         self._engine = engine
-        self._protections = protections
+        self._positions = positions
         self._bounds = bounds
 
     def register(self, registry: Registry) -> None:
@@ -111,11 +112,12 @@ class Partitions:
                 yield
         starts = [request.start, *found][:PARTITIONS_MAX]
         ends: list[bytes | None] = [*starts[1:], request.end]
-        return [self._part(*part) for part in zip(starts, ends, strict=True)]
+        readable_from = self._positions.readable_from(view)
+        return [self._part(*part, readable_from) for part in zip(starts, ends, strict=True)]
 
-    def _part(self, start: bytes, end: bytes | None) -> RangePartition:
+    def _part(self, start: bytes, end: bytes | None, readable_from: int) -> RangePartition:
         size = self._engine.approximate_bytes(*keys.data_span(start, end))
-        own, readable_from = self._bounds.descriptor, self._protections.readable_from
+        own = self._bounds.descriptor
         return RangePartition(start, end, own.range_id, own.generation, size, readable_from)
 
 

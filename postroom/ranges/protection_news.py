@@ -38,6 +38,8 @@ from postroom.ranges.protections import Protections, held_back
 TELL_SECONDS: Final = 20.0
 HEARD_SECONDS: Final = 30.0
 """The time for which news count as if they came just now."""
+PROTECTABLE_SECONDS: Final = 10.0
+"""The time for which a timestamp can be protected yet that is told to be the oldest one."""
 INHERITED_ROUNDS: Final = 3
 """The rounds of telling for which a leaseholder keeps what it has inherited."""
 _KEY: Final = keys.record_key(ROOT_ID, "protected")
@@ -106,6 +108,20 @@ def limit_as_heard(
     return held_back(threshold, news.oldest)
 
 
+def first_to_protect(now: int, age_max: int, oldest: int) -> int:
+    """Return the oldest timestamp that can be protected for a while; 0: any.
+
+    Args:
+        now: the present, as a timestamp.
+        age_max: the greatest age of one that can be protected; 0: any can.
+        oldest: the oldest protected timestamp, as it was heard; 0: there is none.
+    """
+    if not age_max:
+        return 0
+    first = now - age_max + from_seconds(PROTECTABLE_SECONDS)
+    return min(first, oldest) if oldest else first
+
+
 @dataclass(eq=False)
 class ProtectionTeller:
     """The service of the root that tells the protections.
@@ -116,7 +132,7 @@ class ProtectionTeller:
         sleep: waits for a number of seconds.
         has_listeners: returns whether another node may lead another range.
         is_alone: whether no client outlives the process.
-        kept_seconds: returns the time for which overwritten versions are kept.
+        age_max: returns the age of the oldest timestamp that can be protected; 0: any can.
     """
 
     protections: Protections
@@ -124,14 +140,14 @@ class ProtectionTeller:
     sleep: Callable[[float], Awaitable[None]]
     has_listeners: Callable[[], bool]
     is_alone: bool
-    kept_seconds: Callable[[], float]
+    age_max: Callable[[], int]
 
     async def run(self) -> None:
         """Tell them, for ever."""
         protections = self.protections
         told = protections.inherited
         for number in itertools.count(1):
-            protections.age_max = self._age_max()
+            protections.age_max = self.age_max()
             await self.sleep(TELL_SECONDS)
             if number == INHERITED_ROUNDS:
                 protections.inherited = 0
@@ -143,6 +159,3 @@ class ProtectionTeller:
 
     def _must_tell(self, *, is_news: bool) -> bool:
         return self.has_listeners() or (is_news and not self.is_alone)
-
-    def _age_max(self) -> int:
-        return from_seconds(self.kept_seconds() - HEARD_SECONDS) if self.has_listeners() else 0

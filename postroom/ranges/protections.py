@@ -466,10 +466,12 @@ class PositionRecords:
     Attributes:
         limit_as_heard: returns how far this node may collect, by what it has heard of the root's
             leaseholder (:mod:`.protection_news`); ``None``: this is the root.
+        first_to_protect: returns the oldest timestamp that can be protected, but for positions.
     """
 
     def __init__(self, range_id: int, protections: Protections) -> None:
         self.limit_as_heard: Callable[[int, int], int] | None = None
+        self.first_to_protect: Callable[[int], int] = lambda _: 0
         self._is_root = range_id == ROOT_ID
         self._prefix = keys.record_key(ROOT_ID, _RECORD)
         self._end = keys.after_prefix(self._prefix)
@@ -553,6 +555,13 @@ class PositionRecords:
         return found
 
     # --- collection
+
+    def readable_from(self, view: View) -> int:
+        """Return the timestamp from which everything can be read, and protected."""
+        known, first = self._protections.readable_from, self.first_to_protect(view.now)
+        if first <= known:
+            return known
+        return max(known, min(first, self.oldest(view) or first))
 
     def oldest(self, view: View) -> int:
         """Return the oldest position; 0: there is none."""

@@ -43,7 +43,13 @@ from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.lease_moves import LeaseMoves
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host, Onlooker
-from postroom.ranges.protection_news import ProtectionTeller, limit_as_heard, read_news
+from postroom.ranges.protection_news import (
+    HEARD_SECONDS,
+    ProtectionTeller,
+    first_to_protect,
+    limit_as_heard,
+    read_news,
+)
 from postroom.ranges.replica import Replica
 from postroom.ranges.settings import SETTINGS_KEY, SettingsInForce
 from postroom.ranges.slow_log import SlowLog
@@ -214,14 +220,14 @@ def assemble_range(
     replica.onlookers, replica.slow_log = node.onlookers, node.slow_log
     replica.listing.load = node.load_splitting.cores_of
     protections, registry = replica.protections, replica.registry
-    if range_id != ROOT_ID:
-        root = node.replicas.by_id(ROOT_ID)
+    root = replica if range_id == ROOT_ID else node.replicas.by_id(ROOT_ID)
+    replica.positions.first_to_protect = lambda now: first_to_protect(
+        now, _age_max(node, root), _oldest_heard(root, stored)
+    )
+    if root is not replica:
         protections.share(root.protections)
         replica.positions.limit_as_heard = lambda threshold, now: limit_as_heard(
-            threshold,
-            now,
-            read_news(stored),
-            serves_root=root.serves or len(root.group.members) == 1,
+            threshold, now, read_news(stored), serves_root=_knows_protections(root)
         )
     deliveries, executions, departures, advances, notes, splits, drops = [
         wake_ups.create() for _ in range(7)
@@ -343,19 +349,37 @@ def _observe_bounds(hosted: HostedRange, replica: Replica, node: AssembledNode) 
     observers[descriptor_key(range_id)] = lambda stored: node.change_bounds(range_id, stored, take)
 
 
+def _knows_protections(root: Replica) -> bool:
+    """Return whether the node serves the root, or no other node ever will."""
+    return root.serves or len(root.group.members) == 1
+
+
+def _oldest_heard(root: Replica, stored: Engine) -> int:
+    """Return the oldest protected timestamp of which the node has heard; 0: of none."""
+    if _knows_protections(root):
+        return root.protections.oldest
+    news = read_news(stored)
+    return 0 if news is None else news.oldest
+
+
+def _has_listeners(node: AssembledNode, root: Replica) -> bool:
+    """Return whether another node may lead another range."""
+    return len(node.replicas.hosted) > 1 and len(root.group.members) > 1
+
+
+def _age_max(node: AssembledNode, root: Replica) -> int:
+    """Return the age of the oldest timestamp that can be protected; 0: any can."""
+    if not _has_listeners(node, root):
+        return 0
+    return from_seconds(max(node.settings[settings.GC_TTL], RECORD_SECONDS) - HEARD_SECONDS)
+
+
 def _teller(hosted: HostedRange, node: AssembledNode, root: Replica) -> ProtectionTeller:
     """Return the service that tells the protections of the root."""
-
-    def has_listeners() -> bool:
-        return len(node.replicas.hosted) > 1 and len(root.group.members) > 1
-
-    def kept_seconds() -> float:
-        return max(node.settings[settings.GC_TTL], RECORD_SECONDS)
-
     return ProtectionTeller(
-        root.protections, hosted.upkeep, node.tasks.sleep, has_listeners,
+        root.protections, hosted.upkeep, node.tasks.sleep, lambda: _has_listeners(node, root),
         is_alone=node.options.rests_alone,
-        kept_seconds=kept_seconds,
+        age_max=lambda: _age_max(node, root),
     )  # fmt: skip
 
 

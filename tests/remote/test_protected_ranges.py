@@ -178,7 +178,7 @@ def told(rounds: list[int], *, is_alone: bool, has_listeners: bool) -> list[int]
 
     teller = ProtectionTeller(
         protections, send, sleep, lambda: has_listeners,
-        is_alone=is_alone, kept_seconds=lambda: 75.0,
+        is_alone=is_alone, age_max=lambda: 45 * SECOND,
     )  # fmt: skip
     with pytest.raises(_Pause):
         teller.run().send(None)
@@ -260,6 +260,32 @@ def test_an_old_timestamp_is_protected_once_more_while_others_keep_what_it_needs
     protections.remove(old)
     protections.inherited = old
     protections.check_age(old, NOW)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_what_a_range_tells_to_be_readable_can_be_protected(leader: int) -> None:
+    """It is the oldest that a client keeps, or a few seconds less than what others hear of."""
+    nodes = ThreeNodes()
+    nodes.turn_seconds = 0.02
+    nodes.lead(1, 1)
+    nodes.lead(2, leader)
+    client = DatabaseOverStreams(nodes)
+    client.pass_time(200.0)
+    assert client.run(client.db.now()) - readable(client) < 45 * SECOND
+    old = readable(client)
+    hold = client.db.hold(old)
+    client.run(hold.__aenter__())
+    client.pass_time(200.0)
+    assert readable(client) == old
+    client.run(client.db.hold(old).__aenter__())
+    nodes.close()
+
+
+def readable(client: DatabaseOverStreams) -> int:
+    """Return the timestamp from which all ranges can be read."""
+    parts = client.run(client.db.partitions())
+    assert len(parts) == 2
+    return max(int(each.readable_from) for each in parts)
 
 
 def test_a_slow_reader_and_one_that_comes_back_read_in_ranges_of_other_nodes() -> None:
