@@ -263,7 +263,7 @@ def test_an_old_timestamp_is_protected_once_more_while_others_keep_what_it_needs
 
 
 @pytest.mark.parametrize("leader", [1, 2])
-def test_what_a_range_tells_to_be_readable_can_be_protected(leader: int) -> None:
+def test_a_timestamp_that_ranges_tell_to_be_readable_can_be_protected(leader: int) -> None:
     """It is the oldest that a client keeps, or a few seconds less than what others hear of."""
     nodes = ThreeNodes()
     nodes.turn_seconds = 0.02
