@@ -228,3 +228,10 @@ def test_two_clients_that_split_a_span_at_once_split_it_once() -> None:
         both = [threads.submit(db.staging.prepare_load, b"0", b"4", cuts) for _ in range(2)]
         assert all(each.result() <= len(cuts) for each in both)
         assert starts(db) == [b"", *cuts]
+
+
+def test_a_load_is_begun_only_in_ranges_of_its_span(db: postroom.Database) -> None:
+    for at in (b"", b"2", b"20"):
+        with pytest.raises(Invalid, match="not in the span"):
+            ask(db, BeginLoad(NAME, FIRST, b"10", b"2", at))
+    assert loads(db) == 0

@@ -13,7 +13,7 @@ import postroom
 from postroom import limits
 from postroom.client.commits import repeat_one
 from postroom.client.staging import packed
-from postroom.errors import OutboxFull, Unavailable
+from postroom.errors import Invalid, OutboxFull, Unavailable
 from postroom.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.handover.receiving import HandedOver
 from postroom.messaging.ingest.requests import (
@@ -292,3 +292,10 @@ def _is_paused(db: postroom.Database) -> bool:
     except Unavailable as error:
         return "about to split" in str(error)
     return False
+
+
+@pytest.mark.parametrize("query", [b"", b"q" * (limits.STAGED_QUERY_BYTES_MAX + 1)])
+def test_a_job_of_a_query_that_cannot_be_is_not_fenced(db: postroom.Database, query: bytes) -> None:
+    with pytest.raises(Invalid, match="a query has a name"):
+        db.staging.abort(query, 0, JOB)
+    assert db.staging.read().jobs == 0

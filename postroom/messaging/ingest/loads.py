@@ -75,8 +75,10 @@ class BulkLoads:
 
         Raises:
             Invalid: the span is not empty, or the load was begun with another one; or the range has
-                too many loads.
+                too many loads, or no part of the span.
         """
+        if request.at < request.start or (request.end is not None and request.at >= request.end):
+            raise Invalid(f"the key {shorten(request.at)} is not in the span of the load")
         known, source = self._loads.read(ctx, request.name), LoadedSpan(request.start, request.end)
         if known is None:
             self._check_number(ctx)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from postroom import limits
+from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.limits import STAGED_COUNTED_MAX, STAGED_UNFINISHED_MAX
@@ -320,8 +321,17 @@ class Sweeping:
         registry.writes[SweepStaged] = self.sweep
 
     def abort(self, ctx: Evaluation, request: AbortStaged) -> Generator[None, None, bool]:
-        """Evaluate ``AbortStaged``."""
+        """Evaluate ``AbortStaged``.
+
+        Raises:
+            Invalid: there can be no query of this name.
+        """
         if not request.sink:
+            if not 0 < len(request.query) <= limits.STAGED_QUERY_BYTES_MAX:
+                raise Invalid(
+                    f"a query has a name of 1 to {limits.STAGED_QUERY_BYTES_MAX} bytes, not of "
+                    f"{len(request.query)}; nothing was changed"
+                )
             batch = StagedBatch(request.query, request.batch, b"")
             return self._fence(ctx, job_name(request.query, request.job), batch)
         held = True
