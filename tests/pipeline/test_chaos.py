@@ -10,9 +10,9 @@ from tests.pipeline.chaos.runs import LOCAL, Run
 
 
 @pytest.mark.timeout(900)
-def test_a_stream_whose_driver_is_killed(tmp_path: Path) -> None:
+def test_a_stream_whose_driver_is_killed_while_ranges_split(tmp_path: Path) -> None:
     """Its partitions are others after the restart; a worker is killed before that."""
-    chaos = Run(3, tmp_path, "stream", LOCAL, rows=200, deaths=1, strikes=["worker"])
+    chaos = Run(3, tmp_path, "stream", LOCAL, rows=200, deaths=1, strikes=["worker"], splits=2)
     try:
         chaos.run()
     except BaseException:

@@ -14,6 +14,11 @@ from tests.pipeline.chaos.program import READ_PARTS
 PER_TRANSACTION = 50
 
 
+def _cuts(prefix: bytes, *of_queries: bytes) -> tuple[bytes, ...]:
+    """Return keys among those of the rows, and of queries, at which ranges may be split."""
+    return (*of_queries, *(prefix + b"%07d" % number for number in (50, 100, 170, 300, 1000)))
+
+
 class Work:
     """One kind, in one store.
 
@@ -136,6 +141,7 @@ class Stream(Work):
 
     name = "stream"
     endless = True
+    cuts = _cuts(b"out/", b"4", b"9", b"c", b"in/3")
 
     def prepare(self) -> None:
         """Keep the history, however long the program is down."""
@@ -205,6 +211,7 @@ class Write(Work):
     """A data frame that is a batch."""
 
     name = "write"
+    cuts = _cuts(b"w/", b"a", b"batch", b"c")
 
     def check(self) -> None:
         assert self.counted(b"w/") == self.expected()
@@ -214,6 +221,7 @@ class Once(Work):
     """A data frame that is written once: it may have failed, as a whole."""
 
     name = "once"
+    cuts = _cuts(b"o/", b"\x40", b"\x80", b"\xc0")
     again = False
 
     def check(self) -> None:
@@ -226,6 +234,7 @@ class Load(Work):
     """A bulk load that is resumed."""
 
     name = "load"
+    cuts = _cuts(b"l/")
 
     def has_begun(self) -> bool:
         return any(self.db.scan(b"l/", b"l0"))
