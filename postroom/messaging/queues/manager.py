@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS: Final = 0.3
 """The time for which claims that do not wait do so while their range asks for slots."""
+NONE_SECONDS: Final = 0.5
+"""The time for which claims that do not wait are answered at once if the root had no slots."""
 PUT_OFF_SECONDS: Final = 0.1
 """The time after which an attempt is given back that a prepared transaction has kept."""
 
@@ -198,6 +200,7 @@ class Manager:
         bucket: the token bucket of the whole queue; ``None``: its rate is unlimited, or other
             ranges have all of it.
         starves_until: until when claims that do not wait do so for slots.
+        gets_none_until: until when they do not, since the root had none.
         try_again_at: when the rate of the queue allows the next message.
         poll_at: when the stored state is read again although no timer rang.
         empty_from: the key of a dropped queue below which nothing is left.
@@ -249,7 +252,7 @@ class Manager:
         self.group_buckets = GroupBuckets(host.monotonic())
         self.slots: dict[Limit, Slots] = dict.fromkeys(LIMITS, NO_SLOTS)
         self.uses = {limit: Use(host.monotonic()) for limit in LIMITS}
-        self.starves_until = 0.0
+        self.starves_until = self.gets_none_until = 0.0
         self._rested = 0
         self.bucket: TokenBucket | None = None
         self._heads = [self.layout.scheduled, self.layout.moments]
@@ -433,7 +436,7 @@ class Manager:
         """Take over the slots that the range owns now."""
         before, self.slots[limit] = self.slots[limit], slots
         if slots.usable > before.usable:
-            self.starves_until = 0.0
+            self.starves_until = self.gets_none_until = 0.0
             self.uses[limit].note(slots.usable)
         if limit == "rate":
             self._take_shares(slots.usable - before.usable)
@@ -471,9 +474,10 @@ class Manager:
             self.host.wake_by(self, self.starves_until)
 
     def get_none(self) -> None:
-        """Let claims that do not wait be answered: there are no slots now."""
+        """Let claims that do not wait be answered, now and for a moment: there are no slots."""
+        self.gets_none_until = self.host.monotonic() + NONE_SECONDS
         if self.starves_until:
-            self.starves_until = self.host.monotonic()
+            self.starves_until = 0.0
             self.host.look_at(self)
 
     def _slots_due(self) -> float | None:

@@ -120,8 +120,11 @@ class SlotMoves:
         """Return whether claims that do not wait do so for slots, for a moment."""
         if self._bounds.is_whole or not self._is_starving(manager):
             return False
+        now = manager.host.monotonic()
+        if manager.gets_none_until > now:
+            return False
         manager.starve()
-        if manager.starves_until > manager.host.monotonic():
+        if manager.starves_until > now:
             return True
         manager.starves_until = 0.0
         return False
