@@ -108,14 +108,15 @@ class QueueHalves:
     def divide_some(self, ctx: Evaluation) -> bool:
         """Take a step of the deletion, else of the division; return whether there may be more.
 
-        A division begins when all is deleted that an earlier one has left.
+        A division begins when all is deleted that an earlier one has left, and the preparation of
+        the split is applied: copies are kept up from then on.
         """
         if ctx.get(self._useless) is not None:
             self._delete_some(ctx)
             return True
         prepared = decode_split(ctx.get(split_key(self._range_id)))
-        if prepared is None:
-            return False
+        if prepared is None or self.key is None:
+            return prepared is not None
         index = _Index(self._range_id, index_in_use(ctx, self._range_id))
         division = self._divided(ctx)
         if division is None:

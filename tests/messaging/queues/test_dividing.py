@@ -377,6 +377,25 @@ def test_a_range_splits_again_when_the_rest_is_deleted() -> None:
     stage.store.node.close()
 
 
+def test_a_step_in_the_proposal_that_prepares_the_split_divides_nothing_yet() -> None:
+    stage = Stage()
+    stage.create()
+    stage.enqueue("a", "b", "y", "z")
+    root = stage.ranges[ROOT_ID]
+    preparing = Asked(PrepareSplit(b"m", new_id(stage.store)))
+    step = Asked(DivideSome(), urgent=False)
+    for call in (preparing, step):
+        root.replica.submit(call)
+    stage.store.advance(0.01)
+    assert (preparing.answers[0][1], step.answers) == (None, [(True, None)])
+    assert division_of(stage.store.node.engine, ROOT_ID) is None
+    stage.check()
+    stage.divide()
+    stage.split()
+    assert stage.show() == "1: ready a b | 2: ready y z"
+    stage.store.node.close()
+
+
 def test_a_range_without_queues_has_no_division() -> None:
     stage = Stage()
     stage.prepare("m")
