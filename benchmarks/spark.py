@@ -4,7 +4,8 @@ It needs the extra ``[spark]`` and Java. It stands apart from the other benchmar
 longer to start than most of them to run. Store and Spark share the machine's cores: ``local[2]``, a
 store in the driver's process. ``--only`` chooses: ``read``, ``write`` (also
 ``benchmarks.spark_writes``), ``stream`` (``benchmarks.spark_streams``), ``memory``
-(``benchmarks.spark_memory``), ``ranges`` (``benchmarks.spark_ranges``, on three nodes).
+(``benchmarks.spark_memory``), ``export`` (``benchmarks.spark_copies``), ``ranges``
+(``benchmarks.spark_ranges``, on three nodes).
 
 A read of few rows is mostly Spark's own planning, which its JVM compiles only after dozens of
 plans: it is warmed up (``--warm``). Two reads without our data are printed beside it. One is a job
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import spark_memory, spark_ranges, spark_streams, spark_writes
+from benchmarks import spark_copies, spark_memory, spark_ranges, spark_streams, spark_writes
 from benchmarks.spark_session import fill, processor_seconds, session
 
 
@@ -106,7 +107,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--warm", type=int, default=40)
     parser.add_argument("--part-bytes", type=int, default=8 * 1024 * 1024)
-    parser.add_argument("--only", default="read,write,stream,memory,ranges")
+    parser.add_argument("--only", default="read,write,stream,memory,export,ranges")
     chosen = parser.parse_args(arguments)
     only = chosen.only.split(",")
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
@@ -124,6 +125,9 @@ def main(arguments: list[str]) -> int:
     if "memory" in only:
         pipeline.register(spark)
         spark_memory.measure(spark, chosen.rows)
+    if "export" in only:
+        pipeline.register(spark)
+        spark_copies.measure(spark, chosen.rows, min(chosen.repeat, 3))
     if "ranges" in only:
         spark_ranges.measure(spark, chosen.rows, min(chosen.repeat, 3))
     pipeline.close()

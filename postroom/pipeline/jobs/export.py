@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from postroom.backup.reading import StoreReader
 from postroom.backup.recount import Recount
 from postroom.client.blocking import iterate
-from postroom.client.bulk import PART_BYTES
+from postroom.client.bulk import PART_BYTES, Partition
 from postroom.client.sync import CoreDatabase
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import Timestamp
@@ -85,16 +85,15 @@ class ExportedPartition:
         folder: the folder of the export.
         at: the timestamp.
         number: the number of the part.
-        start, end: the span of keys.
-        ranges: the ranges whose entries that belong to no key are exported instead; empty: none.
+        spans: the spans of keys, in order.
+        ranges: the ranges whose entries that belong to no key are exported, too.
     """
 
     store: StoreAddress
     folder: str
     at: int
     number: int
-    start: bytes
-    end: bytes | None
+    spans: tuple[tuple[bytes, bytes | None], ...] = ()
     ranges: tuple[RangeInfo, ...] = ()
 
 
@@ -123,7 +122,7 @@ def export(
         store: options of the source that say which store.
         folder: a path or a URI that this program and all tasks see. It is empty, or has files of an
             export that was killed.
-        part_bytes: about how much of the store a task reads.
+        part_bytes: about how much of the store a task reads, of one range or several.
         progress: a function that is told how far it is.
 
     Returns:
@@ -189,12 +188,27 @@ def planned(
     ranges: list[RangeInfo],
 ) -> list[ExportedPartition]:
     """Return the parts for the tasks: the entries of no key, and parts of the keys."""
-    found = db.partitions(part_bytes=part_bytes)
+    groups = _grouped(db.partitions(part_bytes=part_bytes), part_bytes)
     of_keys = [
-        ExportedPartition(store, folder, at, number, each.start, each.end)
-        for number, each in enumerate(found, 1)
+        ExportedPartition(
+            store, folder, at, number, tuple((each.start, each.end) for each in group)
+        )
+        for number, group in enumerate(groups, 1)
     ]
-    return [ExportedPartition(store, folder, at, 0, b"", None, tuple(ranges)), *of_keys]
+    return [ExportedPartition(store, folder, at, 0, ranges=tuple(ranges)), *of_keys]
+
+
+def _grouped(parts: list[Partition], part_bytes: int) -> Iterator[list[Partition]]:
+    """Return parts of keys, small neighbours together."""
+    group: list[Partition] = []
+    size = 0
+    for each in parts:
+        if group and size + each.size_bytes > part_bytes:
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += each.size_bytes
+    yield group
 
 
 def together(every: list[Counted]) -> Counted:
@@ -236,21 +250,23 @@ def export_partition(partition: ExportedPartition) -> bytes:
         for table in entries.TABLES
     }
     recount = Recount()
-    for table, rows in _gathered(_counted(_pages(db, partition), recount)):
-        writers[table].add(rows)
+    for pages in _spans(db, partition):
+        for table, rows in _gathered(_counted(pages, recount)):
+            writers[table].add(rows)
+        recount.end_part()
     for writer in writers.values():
         writer.close()
-    recount.end_part()
     files = [file for writer in writers.values() for file in writer.files]
     return msgspec.json.encode(ExportedPart(files, recount.end()))
 
 
-def _pages(db: CoreDatabase, partition: ExportedPartition) -> Iterator[Any]:
-    """Return the pages of the entries of a part."""
+def _spans(db: CoreDatabase, partition: ExportedPartition) -> Iterator[Iterator[Any]]:
+    """Return the pages of the entries of a part, one span after the other."""
     reader = StoreReader(db.core, partition.at, partition.ranges)
     if partition.ranges:
-        return iterate(db.sender, reader.of_no_key())
-    return iterate(db.sender, reader.of_keys(partition.start, partition.end))
+        yield iterate(db.sender, reader.of_no_key())
+    for span in partition.spans:
+        yield iterate(db.sender, reader.of_keys(*span))
 
 
 def _counted(pages: Iterator[Any], recount: Recount) -> Iterator[list[Entry]]:

@@ -382,6 +382,8 @@ def entries_of(table: str, batch: pa.RecordBatch) -> Iterator[Entry]:
 class TableWriter:
     """The writer of one task for the rows of a table, into files of bounded size.
 
+    The names of a file rise, as a restore needs it.
+
     Args:
         folder: the folder of the export.
         table: the table.
@@ -402,9 +404,12 @@ class TableWriter:
         self._file_bytes = file_bytes
         self._open: tuple[str, Written, pq.ParquetWriter] | None = None
         self._rows = self._bytes = 0
+        self._last = b""
 
     def add(self, rows: list[Entry]) -> None:
-        """Add rows."""
+        """Add rows, whose names rise."""
+        if rows[0][0] <= self._last:
+            self.close()
         if self._open is None:
             path = self._name(len(self.files))
             written = self._folder.write(path)
@@ -412,6 +417,7 @@ class TableWriter:
             self._open = path, written, writer
         self._open[2].write_batch(batch_of(self._table, rows))
         self._rows += len(rows)
+        self._last = rows[-1][0]
         self._bytes += sum(len(name) + len(stored) for name, stored in rows)
         if self._bytes >= self._file_bytes:
             self.close()
