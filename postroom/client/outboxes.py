@@ -20,7 +20,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.messaging.bulk_requests import TABLES, RecordsPage, pack
 from postroom.messaging.handover.transit import StoreMarks, Transit
-from postroom.messaging.requests import Executable
+from postroom.messaging.requests import Deliverable, Executable
 from postroom.ranges.listing import RangeInfo
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _UPDATES: Final = keys.RANGE + keys.EXECUTABLE
 _BEHIND_UPDATES: Final = keys.after_prefix(_UPDATES)
-_decode: Final = msgspec.msgpack.Decoder(Executable).decode
+_message: Final = msgspec.msgpack.Decoder(Deliverable).decode
+_update: Final = msgspec.msgpack.Decoder(Executable).decode
 
 
 class StoreOutboxes:
@@ -51,11 +52,17 @@ class StoreOutboxes:
 
     async def waiting_updates(self) -> AsyncGenerator[Any, None]:
         """Yield the requests of the updates that wait, those of a range in order."""
+        async with aclosing(self.waiting()) as entries:
+            async for each in entries:
+                if isinstance(each, Executable):
+                    yield each.request
+
+    async def waiting(self) -> AsyncGenerator[Deliverable | Executable, None]:
+        """Yield the messages and updates that wait, those of a range in order."""
         async with aclosing(self._waiting()) as pages:
             async for _, entries in pages:
                 for name, value in entries:
-                    if name.startswith(_UPDATES):
-                        yield _decode(value).request
+                    yield _update(value) if name.startswith(_UPDATES) else _message(value)
 
     async def pages(self, columns: Collection[str]) -> AsyncGenerator[RecordsPage, None]:
         """Yield pages of the table ``outbox``, with some columns of it; none: all."""
@@ -77,7 +84,7 @@ class StoreOutboxes:
             async for page in self._bulk.records("marks", each.start, at=self._at):
                 known.add(page)
         for each in self._ranges:
-            transit = Transit(each.id, known)
+            transit = Transit(each.id, known, with_slots=True)
             pages = self._bulk.records("range_image", each.start, at=self._at)
             async with aclosing(pages):
                 async for page in pages:

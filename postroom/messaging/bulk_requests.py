@@ -160,6 +160,8 @@ TABLES: Final[dict[str, Columns]] = {
         "what": TEXT, "key": BYTES, "number": INTEGER, "kind": TEXT, "id": BYTES, "seq": BYTES,
         "status": BYTE, "sums": _SUMS,
     },
+    # The records of the slots of queues with limits (:mod:`postroom.messaging.queues.slot_sums`).
+    "slots": _ENTRIES,
     # The entries of an image (:mod:`postroom.messaging.image_entries`): those of the keys, and
     # those of no key. ``marks`` are those of the channels to a range (`03 06 sender kind lane`).
     "image": _ENTRIES,
@@ -172,7 +174,7 @@ TABLES: Final[dict[str, Columns]] = {
 """The columns of each table."""
 
 
-OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places"})
+OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places", "slots"})
 OF_ONE_RANGE: Final = OF_NO_KEY | {"range_image", "marks", "range_trail"}
 """The tables of records of no key: those of the range of the key ``start``."""
 _OF_SPACES: Final = frozenset({"image", "trail"})

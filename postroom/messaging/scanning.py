@@ -13,6 +13,7 @@ often one or none::
                          03 range 03                        dead_letters
                          03 range 05, 08                    counters
                          03 range 01 to 03, 08 queue        places
+                         03 range 05                        slots
                          03 range                           range_image
                          03 range 06                        marks
                          03 range 0C                        trail, range_trail
@@ -495,6 +496,15 @@ def _image(scope: ScanScope) -> Iterator[Found]:
         yield from images.walk(scope.reader, scope.rest_of(span))
 
 
+def _slots(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the records of slots, and of their pools at the root."""
+    for record in ("pool ", "slots "):
+        prefix = keys.record_key(scope.range_id, record)
+        span = scope.rest_of(keys.KeySpan(prefix, keys.after_prefix(prefix)))
+        for raw, stored in scope.reader.iterate(*span):
+            yield raw, (raw[len(prefix) - len(record) :], stored)
+
+
 def _marks(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the marks of the channels to the range."""
     prefix = keys.marks_prefix(scope.range_id)
@@ -525,6 +535,7 @@ _WALKS: Final[dict[str, Walk]] = {
     "inbox_index": _inbox_index,
     "places": _places,
     "beside": _beside,
+    "slots": _slots,
     "image": _image,
     "range_image": _image,
     "marks": _marks,

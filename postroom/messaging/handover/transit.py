@@ -29,6 +29,7 @@ from postroom.messaging.handover.channels import Channel, lane_of
 from postroom.messaging.handover.marks import Marks, mark_of
 from postroom.messaging.handover.parts import first_key, new_parts
 from postroom.messaging.image_entries import COUNTERS_NAME
+from postroom.messaging.queues.crossing import are_slots
 from postroom.messaging.requests import Counters, Deliverable, Executable
 
 Entries: TypeAlias = tuple[Sequence[bytes], Sequence[bytes | None]]
@@ -84,20 +85,23 @@ class StoreMarks:
 class Transit:
     """The entries of one range that belong to no key, without what others have taken.
 
+    Slots of queues are left out, too: one range owns all of them.
+
     Args:
         range_id: the id of the range.
         marks: the marks at all ranges.
+        with_slots: whether slots are not left out.
+
+    Attributes:
+        taken: the number of entries that others have taken so far, at least in part.
     """
 
-    def __init__(self, range_id: int, marks: StoreMarks) -> None:
+    def __init__(self, range_id: int, marks: StoreMarks, *, with_slots: bool = False) -> None:
+        self.taken = 0
         self._range_id = range_id
         self._marks = marks
+        self._with_slots = with_slots
         self._changes: Counter[str] = Counter()
-
-    @property
-    def taken(self) -> int:
-        """Return the number of entries that others have taken so far, at least in part."""
-        return self._changes["handed"]
 
     def of(self, entries: Entries) -> Entries:
         """Return what is left of a page of entries; the counters, which come last, say so too."""
@@ -122,9 +126,12 @@ class Transit:
             yield name, stored
 
     def _message(self, name: bytes, stored: bytes) -> Iterator[tuple[bytes, bytes]]:
-        key = _messages.decode(stored).key
+        entry = _messages.decode(stored)
+        key = entry.key
         mark = mark_of(self._marks.of(Channel(self._range_id, False, lane_of(key))), key)
-        if name[len(_MESSAGES) :] > mark:
+        is_taken = name[len(_MESSAGES) :] <= mark
+        self.taken += is_taken
+        if not is_taken and (self._with_slots or not are_slots(entry)):
             yield name, stored
         else:
             self._changes.update(
@@ -147,6 +154,7 @@ class Transit:
         ]
         # It was handed over with its first part; each other part is one more update.
         was_handed = position <= mark_of(marks, first_key(request))
+        self.taken += was_handed
         self._changes.update(
             handed=was_handed, enqueued=len(left) - (not was_handed),
             outgoing_updates=len(left) - 1,

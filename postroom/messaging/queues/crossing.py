@@ -131,6 +131,13 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(AnyCrossing).decode
 
 
+def are_slots(entry: Deliverable) -> bool:
+    """Return whether a message moves slots between ranges."""
+    return entry.is_of_queue and isinstance(
+        decode(entry.value), GrantSlots | ReturnSlots | TakeSlots
+    )
+
+
 class Departures:
     """The way of changes of queues out of one range.
 

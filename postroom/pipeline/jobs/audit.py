@@ -45,6 +45,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     audit_facts.QUEUE_ENDED: "queues: ended, and not purged",
     audit_facts.QUEUE_GROUP: "queues: outstanding in a group",
     audit_facts.QUEUE_MESSAGE: "queues: each message where its record says",
+    audit_facts.QUEUE_SLOTS: "queues: slots of limits, over all ranges",
 }
 """The counters that an audit compares, in words, in the order in which they are told."""
 
@@ -172,7 +173,7 @@ def _audit(
     dropped = [each.number for each in found if each.dropped]
     ranges = len({each.range_id for each in db.partitions()})
     tables = {table: _table(spark, store, table, at) for table in _TABLES}
-    transit = read_transit(db, at)
+    transit = read_transit(db, at, {each.number for each in found if not each.dropped})
     groups = audit_facts.compared(audit_facts.facts(spark, tables, dropped, ranges, transit))
     totals = _totals(groups)
     progress("recounting", 1, 1)

@@ -46,6 +46,7 @@ QUEUE_ENQUEUED: Final = "queue.enqueued"
 QUEUE_ENDED: Final = "queue.ended"
 QUEUE_GROUP: Final = "queue.group"
 QUEUE_MESSAGE: Final = "queue.message"
+QUEUE_SLOTS: Final = "queue.slots"
 
 OF_RANGES: Final = (CONSERVATION, PENDING_MESSAGES, PENDING_UPDATES, DEAD_LETTERS)
 IN_TOTAL: Final = (IN_INBOXES, IN_TRANSIT)
@@ -236,6 +237,10 @@ def _counter_facts(spark: SparkSession, table: DataFrame) -> DataFrame:
 def _transit_facts(spark: SparkSession, transit: StoreTransit) -> DataFrame:
     rows: list[Any] = [(IN_TRANSIT, 0, None, None, None, transit.taken)]
     rows += [(ACCOUNTING, None, *of, number, None) for of, number in transit.sums.items()]
+    rows += [
+        (QUEUE_SLOTS, number, None, limit, found.limit, found.pool + found.owned + found.moving)
+        for (number, limit), found in transit.slots.items()
+    ]
     known = ("place", "key", "kind", "claimed", "counted")
     schema = ", ".join(f"{name} {_TYPES[name]}" for name in ("check", *known[:3]))
     frame = spark.createDataFrame(rows, f"{schema}, claimed bigint, counted bigint")

@@ -5,6 +5,7 @@
     messages, updates   taken by the receiver, not dropped by the sender     received - handed
     Accounting          one range has added to sums of its prefixes, and     as if it were
                         another one will, or its part is a dead letter       carried out
+    slots of queues     owned by ranges, in the pool, granted, returned      the limit
 
 A message that was lost or doubled between ranges makes the first line wrong. The second one makes
 sums fit what is posted, though updates are carried out in one range after the other.
@@ -13,12 +14,17 @@ sums fit what is posted, though updates are carried out in one range after the o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Container, Iterator, Mapping
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 from postroom.client.blocking import iterate
 from postroom.client.outboxes import StoreOutboxes
 from postroom.client.sync import CoreDatabase
+from postroom.messaging.queues.crossing import are_slots
+from postroom.messaging.queues.slot_sums import SlotSums, slot_sums
+from postroom.messaging.queues.slots import Limit
+from postroom.messaging.requests import Deliverable, Executable
 from postroom.ranges.accounting import is_posted, summed_prefixes
 from postroom.ranges.checks import prefixes
 from postroom.ranges.requests import Accounting
@@ -34,35 +40,45 @@ class StoreTransit(NamedTuple):
     Attributes:
         taken: the number of entries that are in two ranges.
         sums: what is to be added to a sum that is stored, for it to be what is posted.
+        slots: the places of slots, by the number of the queue and the limit.
     """
 
     taken: int
     sums: Mapping[Metric, int]
+    slots: Mapping[tuple[int, Limit], SlotSums]
 
 
-NOTHING: Final = StoreTransit(0, {})
+NOTHING: Final = StoreTransit(0, {}, {})
 
 
-def read_transit(db: CoreDatabase, at: int) -> StoreTransit:
-    """Return what is on its way at a timestamp that is protected as a whole."""
+def read_transit(db: CoreDatabase, at: int, queues: Container[int]) -> StoreTransit:
+    """Return what is on its way at a timestamp that is protected as a whole.
+
+    Args:
+        db: the store.
+        at: the timestamp.
+        queues: the numbers of the queues whose slots are compared.
+    """
     ranges = db.ranges()
     if len(ranges) == 1:
         return NOTHING
     outboxes = StoreOutboxes(db.core.bulk, ranges, at)
     sums: Counter[Metric] = Counter()
-    for requests in (iterate(db.sender, outboxes.waiting_updates()), _dead(db, at)):
-        for request in requests:
-            if type(request) is Accounting:
-                _carry_out(request, sums)
-    found = {metric: _signed(number) for metric, number in sums.items() if number}
-    return StoreTransit(outboxes.taken, found)
+    slots: list[Deliverable] = []
+    for entry in chain(iterate(db.sender, outboxes.waiting()), _dead_updates(db, at)):
+        if isinstance(entry, Deliverable):
+            slots += [entry] if are_slots(entry) else []
+        elif type(entry.request) is Accounting:
+            _carry_out(entry.request, sums)
+    found = {metric: _signed(number) for metric, number in sums.items()}
+    places = slot_sums(chain.from_iterable(db.bulk.records("slots", at=at)), slots)
+    compared = {of: each for of, each in places.items() if of[0] in queues}
+    return StoreTransit(outboxes.taken, found, compared)
 
 
-def _dead(db: CoreDatabase, at: int) -> Iterator[Any]:
-    for page in db.bulk.records("dead_letters", at=at):
-        for each in page:
-            if each.record.update is not None:
-                yield each.record.update.request
+def _dead_updates(db: CoreDatabase, at: int) -> Iterator[Executable]:
+    letters = chain.from_iterable(db.bulk.records("dead_letters", at=at))
+    return (each.record.update for each in letters if each.record.update is not None)
 
 
 def _carry_out(request: Accounting, sums: Counter[Metric]) -> None:

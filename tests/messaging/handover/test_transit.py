@@ -15,6 +15,13 @@ from postroom.messaging.handover.channels import lane_of
 from postroom.messaging.handover.marks import MarkedSpan
 from postroom.messaging.handover.transit import StoreMarks, Transit
 from postroom.messaging.image_entries import COUNTERS_NAME
+from postroom.messaging.queues.crossing import (
+    EndPointer,
+    GrantSlots,
+    ReturnSlots,
+    TakeSlots,
+    decode,
+)
 from postroom.messaging.requests import Counters, Deliverable, Executable
 from postroom.ranges.requests import Accounting, DeleteRange, Increment
 
@@ -122,6 +129,21 @@ def test_lanes_of_messages_are_told_apart() -> None:
     ]
     names, _ = Transit(SENDER, known).of(tuple(zip(*entries, strict=True)))
     assert list(names) == [entries[1][0]]
+
+
+def test_slots_of_queues_are_left_out_since_one_range_owns_all() -> None:
+    changes = (
+        GrantSlots("q", 1, "rate", 5, 2), ReturnSlots("q", 1, "rate", 2),
+        TakeSlots("q", 1, "concurrency", 1), EndPointer("q", 1, b"a", "", b"1"),
+    )  # fmt: skip
+    every = [
+        (keys.DELIVERABLE, Deliverable(b"a", msgspec.msgpack.encode(each), None, bytes(16), b"", is_of_queue=True))
+        for each in changes
+    ]
+    left, after = in_transit(every, [])
+    (found,) = (msgspec.msgpack.decode(stored, type=Deliverable) for _, stored in left)
+    assert decode(found.value) == changes[-1]
+    assert (after.enqueued, after.handed) == (4, 3)
 
 
 def test_an_update_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_every_kind_of_damage_is_named(spark: Any, folder: Path) -> None:
     assert found - expected == set()
     assert expected - found == set()
     assert {each[0] for each in found} == set(COUNTERS) - {
-        "queue.scheduled", "queue.leased", "queue.archived"
+        "queue.scheduled", "queue.leased", "queue.archived", "queue.slots"
     }  # fmt: skip
 
 

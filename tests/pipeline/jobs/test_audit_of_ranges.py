@@ -11,6 +11,7 @@ import pytest
 import postroom
 from postroom.kv import keys
 from postroom.messaging.handover.sending import SendingService
+from postroom.messaging.queues.slots import Slots, slots_key
 from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
 from postroom.ranges.requests import Accounting
@@ -36,7 +37,10 @@ def test_an_audit_of_a_sound_store_finds_no_difference_while_it_splits(
     spark: Any, served: str, db: postroom.Database
 ) -> None:
     fill(db)
-    db.create_queue("q", ack_wait=0.3, max_attempts=2, on_duplicate="replace", purge_after=0)
+    db.create_queue(
+        "q", ack_wait=0.3, max_attempts=2, on_duplicate="replace", purge_after=0, max_concurrency=3,
+        max_rate=1000.0,
+    )  # fmt: skip
     for cut in (b"a/1", b"inbox/2", b"k"):
         db.split(cut)
     with Load(served) as load:
@@ -91,6 +95,7 @@ def test_sums_fit_while_an_update_is_carried_out_in_one_of_its_ranges_only(
 def folder(tmp_path: Path, unsent: None) -> Path:
     """Return a store whose first range has messages for the last one."""
     with postroom.open(tmp_path / "shop") as db:
+        db.create_queue("q", max_concurrency=7)
         for cut in CUTS:
             db.split(cut)
         for _ in range(MOVES):
@@ -116,10 +121,22 @@ def double(folder: Path) -> None:
         beneath.change_counters(3, received=1, delivered=1)
 
 
-@pytest.mark.parametrize(("harm", "claimed"), [(lose, -1), (double, 1)])
-def test_a_message_that_is_lost_or_doubled_between_ranges_is_found(
-    spark: Any, folder: Path, harm: Callable[[Path], None], claimed: int
+def lose_slots(folder: Path) -> None:
+    """Let a queue lose slots."""
+    with damage(folder) as beneath:
+        beneath.change(slots_key(2, beneath.numbers["q"], "concurrency"), Slots, usable=-1)
+
+
+@pytest.mark.parametrize(
+    ("harm", "expected"),
+    [
+        (lose, ("in_transit", "all ranges", b"", "", -1, 0)),
+        (double, ("in_transit", "all ranges", b"", "", 1, 0)),
+        (lose_slots, ("queue.slots", "queue 'q'", b"", "concurrency", 7, 6)),
+    ],
+)
+def test_an_entry_or_a_slot_that_is_lost_or_doubled_between_ranges_is_found(
+    spark: Any, folder: Path, harm: Callable[[Path], None], expected: tuple[Any, ...]
 ) -> None:
     harm(folder)
-    found = told(audit(spark, {"path": str(folder)}))
-    assert found == {("in_transit", "all ranges", b"", "", claimed, 0)}
+    assert told(audit(spark, {"path": str(folder)})) == {expected}
