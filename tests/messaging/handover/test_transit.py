@@ -137,7 +137,10 @@ def test_slots_of_queues_are_left_out_since_one_range_owns_all() -> None:
         TakeSlots("q", 1, "concurrency", 1), EndPointer("q", 1, b"a", "", b"1"),
     )  # fmt: skip
     every = [
-        (keys.DELIVERABLE, Deliverable(b"a", msgspec.msgpack.encode(each), None, bytes(16), b"", is_of_queue=True))
+        (
+            keys.DELIVERABLE,
+            Deliverable(b"a", msgspec.msgpack.encode(each), None, bytes(16), b"", is_of_queue=True),
+        )
         for each in changes
     ]
     left, after = in_transit(every, [])
