@@ -109,12 +109,12 @@ def _joined_holding(every: Sequence[bytes]) -> bytes:
 def _no_halves(subspace: bytes) -> Invalid:
     if subspace == keys.RESULTS:
         return Invalid(
-            "two ranges keep results of tasks with the same id; there is no backup: try again when "
+            "two ranges keep results of tasks with the same id; nothing was copied: try again when "
             "the first one has expired"
         )
     return Invalid(
-        f"two ranges have records of a queue under one name, in subspace {subspace.hex()}; there "
-        "is no backup: stop all nodes, and copy their folders"
+        f"two ranges have records of a queue under one name, in subspace {subspace.hex()}; "
+        "nothing was copied: stop all nodes, and copy their folders"
     )
 
 

@@ -329,6 +329,7 @@ ENTRY_SCHEMA: Final = pa.schema([
     pa.field("stored", pa.binary(), nullable=False),
 ])  # fmt: skip
 
+_OF_KEYS: Final = frozenset({keys.MAIL, keys.DATA})
 Entry = tuple[bytes, bytes]
 """The name of an entry, and its value."""
 
@@ -357,7 +358,7 @@ def _data(rows: list[Entry]) -> list[pa.Array]:
 
 
 def _entries(rows: list[Entry]) -> list[pa.Array]:
-    of_key = [None if name[:1] == keys.RANGE else keys.user_key(name) for name, _ in rows]
+    of_key = [keys.user_key(name) if name[:1] in _OF_KEYS else None for name, _ in rows]
     return [
         pa.array(of_key, pa.binary()),
         pa.array([name for name, _ in rows], pa.binary()),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from postroom import errors
 from postroom.errors import Error
 from postroom.pipeline.jobs.job import tried
 
@@ -44,7 +45,7 @@ class InProcess:
             for _ in range(1 + self.twice):
                 failed, answer = tried(act, thing)
             if failed:
-                raise Error(answer.decode())
+                raise getattr(errors, failed, Error)(answer.decode())
             said.append(answer)
             progress(stage, len(said), len(things))
         return said

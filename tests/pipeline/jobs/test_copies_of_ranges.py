@@ -9,22 +9,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import postroom
+from postroom import integer
 from postroom.backup import reading
 from postroom.client.bulk import Bulk
+from postroom.client.commits import repeat_one
+from postroom.client.staging import packed
 from postroom.client.sync_parts import Restore
 from postroom.errors import Error, Invalid
 from postroom.messaging.handover.sending import SendingService
+from postroom.messaging.ingest.requests import PublishStaged, StageRows, Winner
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder
 from postroom.pipeline.jobs.restore import restore
-from postroom.ranges.requests import DeleteRange
+from postroom.ranges.requests import DeleteRange, Increment
 from postroom.server.loopback import LoopbackServer
 from tests.backup.moves import CUTS, MOVES_MAX, check_moves, move, total
 from tests.backup.test_killed import Killed, killed_after
 from tests.backup.test_queues_of_ranges import enqueue, found, settle
+from tests.client.test_staging_of_several_ranges import ATTEMPT, JOB
 from tests.pipeline.jobs.in_process import InProcess
 from tests.pipeline.jobs.in_process import Killed as TaskKilled
 
@@ -169,6 +175,35 @@ def test_queues_of_several_ranges_are_exported(db: postroom.Database, tmp_path: 
             handled += len(messages)
             other.queue("jobs").acknowledge(messages)
         assert handled == stats.ready
+
+
+@pytest.mark.parametrize("are_sent", [False, True], ids=["unsent", "sent"])
+def test_staged_rows_of_several_ranges_take_effect_once_in_the_restored_store(
+    are_sent: bool, split: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not are_sent:
+        monkeypatch.setattr(SendingService, "send_batches", lambda _: 3600.0)
+    every = (b"b", b"p", b"z")
+    for query in (b"a", b"n", b"u"):
+        chunk = StageRows(query, 0, JOB, b"", ATTEMPT, 0, packed([Increment(key) for key in every]))
+        split.sender.run(repeat_one(split.sender, chunk))
+    for query in (b"n", b"a"):
+        publish = PublishStaged(query, 0, JOB, [Winner(ATTEMPT, 1)])
+        split.sender.run(repeat_one(split.sender, publish))
+    if are_sent:
+        split.drain()
+    folder = exported(split, tmp_path / "export")
+    monkeypatch.undo()
+    InProcess(monkeypatch, exporting, restoring)
+    of_keys = pq.read_table(folder / "staging")["key"].to_pylist()
+    assert of_keys
+    assert not any(of_keys), "a query is no key"
+    with restored(folder) as other:
+        other.staging.publish(b"u", 0, JOB, [(ATTEMPT, 1)])
+        for query in (b"n", b"a"):
+            other.staging.finish(query)
+        other.drain()
+        assert [integer(other.get(key)) for key in every] == [3, 3, 3]
 
 
 def test_a_part_whose_range_splits_goes_on_with_both_halves(
