@@ -24,6 +24,7 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.slot_sums import SlotSums, slot_sums
 from postroom.messaging.queues.slots import pool_key, read_slots
+from postroom.messaging.requests import Deliverable
 from postroom.ranges.evaluation import Evaluation
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
@@ -360,6 +361,45 @@ def test_slots_that_cannot_be_there_are_refused(store: Store) -> None:
     dead = [each.reason for each in store.db.dead_letters()]
     assert len(dead) == 2
     assert all("nothing was changed" in each for each in dead)
+
+
+def test_slots_that_were_on_their_way_do_not_matter_in_a_restored_store() -> None:
+    store = Store()
+    create(store, max_concurrency=3)
+    root = hosted(store, 1)
+    queues, commands = root.messaging.queues, root.replica.registry.commands
+
+    def take(ctx: Evaluation, _: LeaveSlots) -> OwnedSlots:
+        for change in (
+            GrantSlots(Q, NUMBER, "concurrency", 3, 1),
+            ReturnSlots(Q, NUMBER, "concurrency", 1),
+        ):
+            packed = msgspec.msgpack.encode(change)
+            queues.take_change(ctx, Deliverable(b"", packed, None, b"", b"", is_of_queue=True))
+        return OwnedSlots(0, 0, 0)
+
+    commands[LeaveSlots] = take
+    call = Asked(LeaveSlots(Q, NUMBER, "concurrency", 0))
+    root.replica.submit(call)
+    store.advance(0.1)
+    assert call.answers[0][1] is None
+    assert sums(store) == SlotSums()
+    store.db.close()
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+def test_a_store_that_is_opened_again_knows_its_slots(store: Store, ends: str) -> None:
+    create(store, max_concurrency=3, ack_wait=20.0)
+    fill(store, Z, 2)
+    assert len(claim(store, Z)) == 2
+    store.restart() if ends == "closed" else store.kill()
+    fill(store, A)
+    waiting = [wait(store, A, 1) for _ in range(3)]
+    store.advance(1.0)
+    assert counted(store, "leased") == [1, 0, 2]
+    store.advance(30.0)
+    assert sum(bool(each.answers) for each in waiting) == 3
+    sums(store)
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1_000_000_001])

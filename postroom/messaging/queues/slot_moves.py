@@ -72,6 +72,11 @@ class SlotMoves:
         self.hungry: dict[str, float] = {}
         self.on_hungry: Callable[[], None] = lambda: None
 
+    @property
+    def are_here(self) -> bool:
+        """Return whether the range owns all slots, since it contains every key."""
+        return self._bounds.is_whole
+
     def owners(self, stored: Reader | Evaluation) -> Iterator[int]:
         """Iterate over the numbers of the queues of which the range owns slots."""
         if self._bounds.is_whole:
