@@ -75,6 +75,7 @@ def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
         for place, address in enumerate(addresses):
             command = [sys.executable, "-c", _START, "serve", "--insecure", "--listen", address]
             command += ["--data", str(folder / f"node{place}"), "--join", ",".join(addresses)]
+            command += ["--split-bytes", "0", "--split-load", "0"]  # unless a benchmark splits
             log = (folder / f"node{place}.log").open("wb")
             processes.append(subprocess.Popen(command, stderr=log, stdout=log))
         yield Nodes(addresses, processes)

@@ -243,6 +243,10 @@ POSITION_SECONDS_MAX: Final = 7 * 86_400.0
 PARTITIONS_MAX: Final = 1024
 """The number of parts into which one answer divides a span."""
 PARTITION_BYTES_MIN: Final = 64 * 1024
+SPLIT_BYTES: Final = 512 * 1024 * 1024
+"""The size from which ranges of a new cluster split."""
+SPLIT_LOAD: Final = 0.5
+"""The part of a processor from which ranges of a new cluster split."""
 SPLIT_BYTES_MIN: Final = 1024 * 1024
 """The least size from which ranges may be told to split."""
 LATE_LEASES_MAX: Final = 3

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
+from postroom import limits
 from postroom.cli import gateway
 from postroom.cli.notifying import READY, STOPPING, notify
 from postroom.cli.output import as_bytes, as_split_bytes
@@ -98,7 +99,7 @@ SplitBytes = Annotated[
         "--split-bytes",
         metavar="SIZE",
         help="In a new store: split larger ranges; 0: never.",
-        show_default="0",
+        show_default=f"{limits.SPLIT_BYTES >> 20}MiB",
     ),
 ]
 SplitLoad = Annotated[
@@ -107,7 +108,7 @@ SplitLoad = Annotated[
         "--split-load",
         metavar="PROCESSORS",
         help="In a new store: split ranges that take more of a processor; 0: never.",
-        show_default="0",
+        show_default=f"{limits.SPLIT_LOAD:g}",
     ),
 ]
 Slow = Annotated[

@@ -312,6 +312,11 @@ class Registry:
     refusal: Callable[[], Error] | None = None
     _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Return whether changes are kept, which a split would end."""
+        return self.recorder is not None and self.recorder.is_on
+
     def close(self, refusal: Callable[[], Error]) -> None:
         """Refuse all requests until :meth:`open`, except those that are served in a restore.
 

@@ -25,7 +25,7 @@ import msgspec
 from postroom import limits
 from postroom.errors import Invalid
 from postroom.kv import keys
-from postroom.kv.engine import ValueReader
+from postroom.kv.engine import ValueReader, WriteSet
 from postroom.ranges.contract import ROOT_ID, Command, ConcernsRoot, Read, Role
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Registry
@@ -103,14 +103,22 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "seconds", 0, limits.SLOW_SECONDS_MAX, OFF, OFF,
     ),
     SPLIT_BYTES: Setting(
-        "a range that holds more is split; 0: never",
+        "a range that holds more is split; 0: never; new clusters begin with 512 MiB",
         "bytes", limits.SPLIT_BYTES_MIN, limits.SETTING_BYTES_MAX, 0, 0,
     ),
     SPLIT_LOAD: Setting(
-        "a range that takes more of a processor for 10 s is split, in clusters; 0: never",
+        "a range that takes more of a processor for 10 s is split, if there are several nodes; "
+        "0: never; new clusters begin with 0.5",
         "processors", limits.SPLIT_LOAD_MIN, limits.SPLIT_LOAD_MAX, 0, 0,
     ),
 }  # fmt: skip
+
+
+FOUNDING: Final[Mapping[str, Number]] = {
+    SPLIT_BYTES: limits.SPLIT_BYTES,
+    SPLIT_LOAD: limits.SPLIT_LOAD,
+}
+"""The settings with which a new cluster begins, if it is told no others."""
 
 
 def told(value: Number) -> Number | str:
@@ -173,6 +181,11 @@ class ChangeSetting(ConcernsRoot, Command, frozen=True, tag="change_setting"):
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _decode: Final = msgspec.msgpack.Decoder(dict[str, Number]).decode
+
+
+def founding_settings(words: Mapping[str, Number]) -> WriteSet:
+    """Return the record with which a cluster begins, with the words of the node that founds it."""
+    return {SETTINGS_KEY: _encode({**FOUNDING, **words})}
 
 
 def _stored(stored: ValueReader) -> dict[str, Number]:

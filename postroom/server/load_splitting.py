@@ -11,7 +11,7 @@ A node that has hardly anything to do takes no samples. A range is left alone in
 * It has changed within the last two looks: the samples of before do not count.
 * No key halves its load. It is looked at again, which costs little.
 * The cluster has only one node, or eight ranges for each node: more would only cost.
-* It has refused to be split: for ten minutes.
+* It has refused to be split, for ten minutes, or keeps a trail for backups.
 
 The lease of the right half goes to another node when leases are spread (:mod:`.lease_spreading`).
 """
@@ -142,6 +142,7 @@ class LoadSplitting:
             replica.serves
             and replica.bounds.descriptor == descriptor
             and not replica.listing.splitting()
+            and not replica.registry.is_recorded
             and hosted.range_id not in self._refused
             and nodes > 1
             and self._ranges() < LOAD_SPLIT_RANGES_MAX * nodes

@@ -63,6 +63,30 @@ def test_a_node_without_join_serves_alone_and_again(tmp_path: Path, address: str
         assert db.get(b"k") == b"v"
 
 
+def test_a_new_cluster_splits_and_an_older_store_keeps_its_word(
+    tmp_path: Path, address: str
+) -> None:
+    node = ("--connect", address, "--insecure")
+    postroom.open(tmp_path / "older").close()
+
+    def told() -> tuple[list[str], list[str]]:
+        return tuple(
+            lines("settings", "get", name, *node) for name in ("split-bytes", "split-load")
+        )
+
+    never = "--split-bytes", "0", "--split-load", "0"
+    for folder, options, found in (
+        ("new", (), (["536870912"], ["0.5"])),
+        ("new", never, (["536870912"], ["0.5"])),
+        ("never", never, (["0"], ["0"])),
+        ("never", (), (["0"], ["0"])),
+        ("older", (), (["0"], ["0"])),
+        ("older", ("--split-load", "0.25"), (["0"], ["0.25"])),
+    ):
+        with served(tmp_path / folder, address, *options):
+            assert told() == found
+
+
 def test_a_node_without_join_serves_the_folder_of_an_application(
     tmp_path: Path, address: str
 ) -> None:

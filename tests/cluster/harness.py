@@ -93,7 +93,7 @@ class NodeProcess:
         command = [
             sys.executable, "-m", "tests.cluster.launcher", str(self._clock), "serve",
             "--data", str(self.disk.folder), "--listen", self.address, "--join", self.join,
-            *self._options,
+            "--split-load", "0", *self._options,
         ]  # fmt: skip
         self._life_began, self._silent = len(self.lines), False
         self._process = subprocess.Popen(

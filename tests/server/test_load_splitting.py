@@ -9,6 +9,7 @@ import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import LOAD_SPLIT_RANGES_MAX
+from postroom.messaging.trail_requests import KeepTrail
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import ROOT_ID, Role
 from postroom.ranges.listing import ListRanges, RangeInfo
@@ -125,6 +126,12 @@ def test_one_hot_key_splits_nothing(loaded: Loaded, monkeypatch: pytest.MonkeyPa
     assert loaded.number == 1
     assert 1 <= len(tried) <= 10
     assert {*tried} == {None}
+
+
+def test_a_range_that_keeps_a_trail_is_not_split(loaded: Loaded) -> None:
+    loaded.client.ask(KeepTrail(is_kept=True))
+    loaded.read(2 * UNTIL_SPLIT)
+    assert loaded.number == 1
 
 
 def test_a_load_that_ends_splits_nothing(loaded: Loaded) -> None:

@@ -11,6 +11,7 @@ from postroom.errors import Invalid, Unavailable
 from postroom.kv.engine import Engine
 from postroom.limits import SPLIT_BYTES_MIN
 from postroom.messaging.halves import MessagingHalves
+from postroom.messaging.trail_requests import KeepTrail
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import Role
 from postroom.ranges.listing import ListRanges, RangeInfo
@@ -130,6 +131,37 @@ def test_a_range_that_cannot_be_split_is_told_once_in_ten_minutes(
     told = [each for each in caplog.messages if "larger than ranges are to be" in each]
     assert 1 <= len(told) <= 2
     assert "cannot be divided" in told[0]
+
+
+def test_a_range_that_keeps_a_trail_is_not_split_until_that_ends(store: Store) -> None:
+    def keep_trail(is_kept: bool) -> None:
+        async def ask() -> object:
+            return await store.driver.send(KeepTrail(is_kept))
+
+        store.driver.run(ask())
+
+    keep_trail(True)
+    fill(store)
+    store.advance(10 * RETRY_SECONDS)
+    assert len(ranges_of(store)) == 1
+    keep_trail(False)
+    store.advance(10 * RETRY_SECONDS)
+    assert len(ranges_of(store)) > 1
+
+
+def test_ranges_do_not_split_until_all_nodes_can_read_that(store: Store) -> None:
+    class Older:
+        is_heard = True
+        entries_version = 1
+
+    with pytest.MonkeyPatch.context() as upgrade:
+        upgrade.setattr("postroom.raft.group.RaftGroup.progress", lambda _: {7: Older})
+        fill(store)
+        store.advance(10 * RETRY_SECONDS)
+        assert len(ranges_of(store)) == 1
+        assert store.db.get(b"key/000") == VALUE
+    store.advance(10 * RETRY_SECONDS)
+    assert len(ranges_of(store)) > 1
 
 
 def test_the_leader_of_another_range_gets_its_ids_from_the_root() -> None:

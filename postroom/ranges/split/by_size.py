@@ -2,8 +2,9 @@
 
 ::
 
-    postroom serve --split-bytes ── the first node's word ─┐
-    postroom settings set split-bytes ───── ChangeSetting ─┴▶ 03 <root> 05 "settings"
+    a new cluster ───────────────── FOUNDING: 512 MiB ─┐
+    postroom serve --split-bytes ── of an older store ─┤
+    postroom settings set split-bytes ─ ChangeSetting ─┴▶ 03 <root> 05 "settings"
 
     leaseholder of a range ── it has grown: too large? ─▶ key in the middle, new id ─▶ PrepareSplit
 
@@ -13,7 +14,8 @@ no range is split by its size.
 A split that fails is tried again with the same id: the node may not know yet that it was given out.
 
 Sizes are the engine's estimates (:mod:`postroom.ranges.partitions`). A range whose bytes lie under
-one key is not split. It is left alone for ten minutes, like one that refuses to be split.
+one key is not split. It is left alone for ten minutes, like one that refuses to be split. A range
+that keeps a trail for backups is not split, since that would end the trail.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ class SizeSplits:
             Retryable, CommitUnknown: it may be tried again.
         """
         bytes_max = int(self.settings[SPLIT_BYTES])
-        if not bytes_max or self.preparing.record is not None:
+        if not bytes_max or not self.preparing.may_begin_unasked():
             return
         key = key_to_split(self.stored, self.bounds, bytes_max)
         if key is not None:

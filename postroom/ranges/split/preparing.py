@@ -83,6 +83,10 @@ class Preparing:
         registry.reads[AwaitSplit] = self.await_end
         registry.observers[self._key] = self._observe
 
+    def may_begin_unasked(self) -> bool:
+        """Return whether the range may be split though no user asks: not if it keeps a trail."""
+        return self.record is None and not self._replica.registry.is_recorded
+
     def has_rest(self) -> bool:
         """Return whether an earlier split has left something to delete."""
         return any(each.has_rest(self._stored) for each in self._replica.registry.divisible)

@@ -263,14 +263,16 @@ def with_keys(nodes: Nodes, fingerprints: Mapping[str, bytes]) -> Nodes:
     return msgspec.structs.replace(nodes, nodes=founders)
 
 
-def found_writes(nodes: Nodes, secret: bytes = b"") -> WriteSet:
+def found_writes(nodes: Nodes, secret: bytes = b"", settings: WriteSet | None = None) -> WriteSet:
     """Return the writes that make a fresh disk the first node of a new cluster, with its state.
 
     Args:
         nodes: the founders.
         secret: the secret of the cluster; empty: there is no TLS.
+        settings: the record of its settings; ``None``: it has none.
     """
     return {
+        **(settings or {}),
         **become_writes(nodes.nodes[0].node_id, nodes),
         **founding_writes(ROOT_ID, nodes, secret),
         keys.record_key(ROOT_ID, APPLIED_RECORD): _encode(AppliedRecord(FIRST_INDEX)),

@@ -46,6 +46,7 @@ class Joining:
         first_addresses: the list that it was started with.
         security: the proofs that it shows to others.
         randomness: for ids and pauses.
+        settings: the record of settings of a cluster that it founds; ``None``: it has none.
 
     Attributes:
         record: the identity of this node; ``None``: it is no node yet.
@@ -59,6 +60,7 @@ class Joining:
         first_addresses: Iterable[str],
         security: Security,
         randomness: random.Random,
+        settings: WriteSet | None = None,
     ) -> None:
         self.record: StoreRecord | None = None
         self.store_id = b""
@@ -67,6 +69,7 @@ class Joining:
         self._first_addresses = tuple(sorted(set(first_addresses)))
         self._security = security
         self._random = randomness
+        self._settings = settings
 
     async def open(self) -> None:
         """Read the disk's identity; an embedded store becomes the first node of a cluster.
@@ -177,7 +180,13 @@ class Joining:
 
     def _found(self, nodes: Nodes, fingerprints: Mapping[str, bytes]) -> None:
         shown = {**fingerprints, self._address: self._security.fingerprint}
-        self._write(formation.found_writes(formation.with_keys(nodes, shown), self._new_secret()))
+        self._write(
+            formation.found_writes(
+                formation.with_keys(nodes, shown),
+                self._new_secret(),
+                self._settings,
+            )
+        )
 
     def _new_secret(self) -> bytes:
         return b"" if self._security.insecure else self._random.randbytes(SECRET_BYTES)

@@ -32,6 +32,7 @@ from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
+from postroom.ranges.settings import founding_settings
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
@@ -134,7 +135,12 @@ class ServedNode:
         self._server = NativeServer(settings.listen, self._security, self._nodes_service)
         self._engine = self._bind_and_open()
         self._joining = Joining(
-            self._engine, settings.address, settings.first_addresses, self._security, randomness
+            self._engine,
+            settings.address,
+            settings.first_addresses,
+            self._security,
+            randomness,
+            founding_settings(settings.first_words),
         )
         self._dialer = Dialer(self._security)
         self._said = LogOnce()

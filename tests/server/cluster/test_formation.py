@@ -14,6 +14,13 @@ from postroom.kv.log_device import WriteFault
 from postroom.kv.marker import FORMAT_VERSION
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.ranges.settings import (
+    SETTINGS_KEY,
+    SPLIT_BYTES,
+    SPLIT_LOAD,
+    SettingsInForce,
+    founding_settings,
+)
 from postroom.server.cluster import formation
 from postroom.server.cluster.formation import (
     Become,
@@ -166,6 +173,18 @@ def test_a_founders_disk() -> None:
     engine.write(formation.found_writes(nodes), sync=True)
     assert formation.known_nodes(engine) == nodes
     assert formation.first_members(engine) == (1, 2, 3)
+    assert engine.get(SETTINGS_KEY) is None
+
+
+@pytest.mark.parametrize("words", [{}, {SPLIT_BYTES: 0}, {SPLIT_BYTES: 0, SPLIT_LOAD: 2.0}])
+def test_a_cluster_begins_with_splits_unless_its_founder_says_otherwise(
+    words: dict[str, float],
+) -> None:
+    engine = MemoryEngine()
+    engine.write(formation.found_writes(cluster(A), b"", founding_settings(words)), sync=True)
+    found = SettingsInForce({}, engine.get(SETTINGS_KEY))
+    assert found[SPLIT_BYTES] == words.get(SPLIT_BYTES, 512 << 20)
+    assert found[SPLIT_LOAD] == words.get(SPLIT_LOAD, 0.5)
 
 
 def test_the_first_seven_of_many_founders_vote() -> None:
