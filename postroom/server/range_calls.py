@@ -178,7 +178,7 @@ class RangeCalls:
         self._under_way: dict[int, _UnderWay] = {}
         self._bytes_to: Counter[NodeId] = Counter()
         self._bytes_served = 0
-        self._clocks_asked_at = -CLOCKS_SECONDS
+        self._clocks_asked_at, self._has_asked = -CLOCKS_SECONDS, False
         self._said = LogOnce()
 
     def __len__(self) -> int:
@@ -235,18 +235,19 @@ class RangeCalls:
         Returns:
             Whether there are such nodes.
         """
-        own, leads = self._node.node_id, dict[NodeId, int]()
-        for range_id, hosted in self._node.replicas.hosted.items():
-            leader = hosted.group.leader
-            if leader is not None and leader != own:
-                leads[leader] = range_id
         now = self._node.tasks.monotonic()
         if now >= self._clocks_asked_at + CLOCKS_SECONDS:
             self._clocks_asked_at = now
+            leads = {
+                leader: each.range_id
+                for each in self._node.replicas.hosted.values()
+                if (leader := each.group.leader) is not None and leader != self._node.node_id
+            }
+            self._has_asked = bool(leads)
             for leader, range_id in leads.items():
                 if self._connected(leader):
                     self._send(leader, range_id, Now(), self._follow_clock)
-        return bool(leads)
+        return self._has_asked
 
     def _follow_clock(self, answer: Any) -> None:
         if isinstance(answer, int):

@@ -288,6 +288,12 @@ def together(concerns: Iterator[Concern]) -> KeySet:
     )
 
 
+@every_request
+def test_a_request_tells_at_which_keys_its_work_is_done(kind: type[Request]) -> None:
+    for keys, spans in sample(kind).works_at():
+        assert all(isinstance(key, bytes) for key in (*keys, *(start for start, _ in spans)))
+
+
 def test_accounting_concerns_the_prefixes_of_its_key_too() -> None:
     assert Accounting(b"a/b/c", {}).concerns() == KeySet((b"a/b/c", b"a", b"a/b"))
 
