@@ -55,6 +55,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+
 LOOK_MILLISECONDS: Final = 250
 """The time between two comparisons of the clocks."""
 STEP_MILLISECONDS: Final = 250
@@ -153,6 +155,7 @@ LOGICAL_BITS: Final = 16
 CEILING_MILLISECONDS: Final = 1000
 """The lead with which the ceiling is stored: what a crash may push the clock ahead of the wall."""
 LEAD_LOST: Final = 0.001
+_ROOM_MILLISECONDS: Final = CLOCK_OFFSET_SECONDS_MAX * 1000
 """The share of passing time by which the lead shrinks: more than two clocks' rates ever differ."""
 _AHEAD: Final = CEILING_MILLISECONDS << LOGICAL_BITS
 
@@ -268,6 +271,8 @@ class HybridLogicalClock(TrustedWall):
         self._since_millisecond = since_millisecond
         self._lead = 0
         self._lead_exactly = 0.0
+        self._room = _ROOM_MILLISECONDS
+        self._room_at = monotonic()
         self.rests = ceiling > 0
         """True if nothing has been handed out yet."""
         super().__init__(wall, monotonic)
@@ -387,6 +392,23 @@ class HybridLogicalClock(TrustedWall):
         if remote > self.reading() + from_seconds(offset_seconds_max):
             raise ClockOffset(f"timestamp {remote} is more than {offset_seconds_max} s ahead")
         self.pass_over(remote)
+
+    def may_follow(self, client: int) -> bool:
+        """Return whether this clock may pass over what a client has told, and count it if so.
+
+        Together, clients move it by no more than clocks may differ, and by what the lead loses
+        meanwhile. A hostile one cannot drive it on.
+        """
+        missing = (client >> LOGICAL_BITS) - (self.reading() >> LOGICAL_BITS)
+        if missing <= 0:
+            return True
+        before, self._room_at = self._room_at, self._monotonic()
+        regained = 1000 * (self._room_at - before) * LEAD_LOST
+        self._room = min(self._room + regained, _ROOM_MILLISECONDS)
+        if missing > self._room:
+            return False
+        self._room -= missing
+        return True
 
     def pass_over(self, timestamp: int) -> None:
         """Let all further answers be above ``timestamp``, which is committed.

@@ -31,7 +31,7 @@ from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
-from postroom.limits import CLOCK_OFFSET_SECONDS_MAX, READ_AHEAD_SECONDS_MAX
+from postroom.limits import READ_AHEAD_SECONDS_MAX
 from postroom.ranges.admission import FairCalls, taken
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
@@ -45,7 +45,6 @@ from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
 CLOCK_AHEAD: Final = from_seconds(READ_AHEAD_SECONDS_MAX)
-_CLOCK_OFFSET: Final = from_seconds(CLOCK_OFFSET_SECONDS_MAX)
 
 
 def _age_of(request: Any) -> Age:
@@ -195,23 +194,23 @@ class LocalReads:
             request = call.request
             at: int = getattr(request, request.read_at, 0)
             if now < at <= now + CLOCK_AHEAD:  # another range may have told it
-                self.follow(at, now)
+                self.follow(at)
         if call.request.awaits_earlier:
             self._look_for_earlier(call, now)
         elif self.intents.by_transaction and call.request.waits_for_intents():
             self._look_for_intents(call, now)
 
-    def follow(self, at: int, now: int) -> None:
+    def follow(self, at: int) -> None:
         """Let the clock follow a timestamp that a reader has told, and another range may have.
 
-        A reader moves it by no more than clocks may differ. If more is missing, the other nodes
-        tell their clocks, and only these are followed. Without other nodes nothing is done.
+        Clients move it by no more than clocks may differ. If more is missing, the other nodes tell
+        their clocks, and only these are followed. Without other nodes nothing is done.
 
         Raises:
             Postponed: the read is asked again: the clock was behind.
             Unavailable: the other nodes are asked.
         """
-        if at <= now + _CLOCK_OFFSET:
+        if self._clock.may_follow(at):
             self._clock.pass_over(at)
             raise Postponed
         if self._host.hear_clocks():

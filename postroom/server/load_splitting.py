@@ -90,6 +90,7 @@ class LoadSplitting:
                     await self.look()
                 else:
                     self._before, self._now = {}, None
+                    self._sampler.stop()
                     await self.wake_up.wait()
         finally:
             self._sampler.stop()

@@ -15,6 +15,7 @@ from postroom.kv.clock import (
     from_seconds,
     seconds_until,
 )
+from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 
 DAY = 86_400.0
 
@@ -182,6 +183,30 @@ def test_a_peer_may_be_ahead_of_this_clock_and_not_of_the_wall_clock_alone(
     clock.update(clock.now() + from_seconds(0.2), 0.5)
     with pytest.raises(ClockOffset):
         clock.update(clock.now() + from_seconds(0.9), 0.5)
+
+
+def test_clients_move_a_clock_by_no_more_than_clocks_may_differ(machine: Machine) -> None:
+    clock = machine.clock()
+
+    def lead() -> float:
+        return (clock.reading() >> LOGICAL_BITS) - machine.wall
+
+    def push(seconds: float) -> None:
+        ahead = clock.now() + from_seconds(seconds)
+        if clock.may_follow(ahead):
+            clock.pass_over(ahead)
+
+    for _ in range(1000):
+        push(0.1)
+    assert lead() == pytest.approx(1000 * CLOCK_OFFSET_SECONDS_MAX, abs=10)
+    for _ in range(3600):
+        machine.passes(1.0)
+        push(0.001)
+    assert lead() <= 1000 * CLOCK_OFFSET_SECONDS_MAX + 10
+    assert clock.may_follow(clock.now())
+    assert not clock.may_follow(clock.now() + from_seconds(0.1))
+    machine.passes(CLOCK_OFFSET_SECONDS_MAX / LEAD_LOST)
+    assert clock.may_follow(clock.now() + from_seconds(0.4))
 
 
 def test_timestamps_rise_whatever_is_set(machine: Machine) -> None:

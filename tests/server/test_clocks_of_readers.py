@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -75,6 +76,16 @@ def test_a_reader_moves_no_clock_by_more_than_clocks_may_differ(
 def test_a_reader_brings_a_timestamp_that_is_a_little_ahead(nodes: ThreeNodes) -> None:
     at = nodes.nodes[2].clock.now() + from_seconds(CLOCK_OFFSET_SECONDS_MAX / 2)
     assert nodes.ask(2, Get(b"z", at)).timestamp == at
+
+
+def test_many_readers_move_a_clock_no_further_than_one(nodes: ThreeNodes) -> None:
+    two, began = nodes.nodes[2].clock, nodes.nodes[2].clock.now()
+    passed = nodes.clock.seconds
+    for _ in range(100):
+        with suppress(Unavailable):
+            nodes.ask(2, Get(b"z", two.now() + from_seconds(CLOCK_OFFSET_SECONDS_MAX / 5)))
+    passed = nodes.clock.seconds - passed
+    assert two.now() < began + from_seconds(passed + CLOCK_OFFSET_SECONDS_MAX + 0.01)
 
 
 def test_readers_in_the_future_have_other_nodes_asked_ten_times_a_second(

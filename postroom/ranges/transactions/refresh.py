@@ -35,7 +35,7 @@ class Refreshes:
     """
 
     def __init__(
-        self, check_age: Callable[[View, int], None], follow: Callable[[int, int], None]
+        self, check_age: Callable[[View, int], None], follow: Callable[[int], None]
     ) -> None:
         self._check_age = check_age
         self._follow = follow
@@ -55,7 +55,7 @@ class Refreshes:
         least = max(request.after, request.until)
         if least >= view.now:
             if least <= view.now + CLOCK_AHEAD:
-                self._follow(least, view.now)
+                self._follow(least)
             raise Invalid(f"the timestamp {least} lies in the future: use one that now() returned")
         self._check_age(view, request.after)
         return self._latest(view, request)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
-from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.kv.clock import HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 from postroom.protocol import frames
 from postroom.protocol.failures import (
@@ -217,10 +217,9 @@ def check_ranges(replicas: Replicas, revision: int) -> None:
 def clock_refusal(clock: HybridLogicalClock, clients: int) -> Failure | None:
     """Raise the clock above the client's, for its commits, or return why that is refused."""
     if clients > clock.last():
-        try:
-            clock.update(clients, CLOCK_OFFSET_SECONDS_MAX)
-        except ClockOffset:
+        if not clock.may_follow(clients):
             return CLOCK_IS_AHEAD
+        clock.update(clients, CLOCK_OFFSET_SECONDS_MAX)
     return None
 
 
