@@ -74,8 +74,6 @@ def demo(
     Then the first aircraft are turned round where they have arrived, by the workers of a queue.
     Kill it at any moment and start it again: it goes on, and still ends exact.
     """
-    if spark and (ranges or 1) > 1:
-        raise typer.BadParameter("Spark needs a store of one range: leave out --spark or --ranges")
     with _session(wanted=spark) as session:
         if nodes is None and not chaos:
             from postroom.demo.tour import demonstrate  # noqa: PLC0415 - only this command needs it

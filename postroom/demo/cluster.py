@@ -103,15 +103,12 @@ async def _demonstrate(
                 total = await replay_missing(console, db, folder, wanted, pauses.note)
             if randomness is not None:
                 console.out(f"The longest pause took {pauses.longest_seconds:.2f} s.")
-            has_several = await tell_ranges(console, db)
+            await tell_ranges(console, db)
             crew = ProcessCrew(running.addresses, folder)
             async with _with_faults(console, running, db, randomness):
                 turned = await turn_round(console, db, crew, total)
             exact = await compare(console, db, total, turned)
             if spark is None:
-                return exact
-            if has_several:
-                console.out("The third act is left out: Spark needs a store of one range.")
                 return exact
             store = {"connect": ",".join(running.addresses), "insecure": "true"}
             return await play(console, spark, store, files_folder(folder), total, turned) and exact

@@ -134,11 +134,10 @@ async def plan_splits(
     return Splits(console, db, list(islice(new, wanted - len(starts))))
 
 
-async def tell_ranges(console: Console, db: postroom.aio.Database) -> bool:
-    """Tell which node leads how many ranges, if there are several; return whether there are."""
+async def tell_ranges(console: Console, db: postroom.aio.Database) -> None:
+    """Tell which node leads how many ranges, if there are several."""
     leaders = Counter(each.leader for each in await db.ranges())
     if leaders.total() == 1:
-        return False
+        return
     led = ", ".join(f"{count} led by node {node}" for node, count in sorted(leaders.items()))
     console.out(f"{counted(leaders.total(), 'range')}: {led}", highlight=False)
-    return True

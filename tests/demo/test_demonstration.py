@@ -190,7 +190,6 @@ def test_a_store_can_be_split_at_as_many_keys_as_it_may_have_ranges() -> None:
     [
         (("--ranges", "0"), "greater than or equal to 1"),
         (("--ranges", "1000"), "less than or equal to 64"),
-        (("--ranges", "2", "--spark"), "Spark needs a store of one range"),
     ],
 )
 def test_a_wrong_number_of_ranges_is_refused(arguments: tuple[str, ...], says: str) -> None:
