@@ -349,18 +349,17 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read(self, step: RangeStep) -> Iterator[pa.RecordBatch]:
         db, after = self._db, step.after
-        for _ in range(2):
+        while True:
             part, work = self._task(step, after)
             try:
                 with db.hold(max(after, 1)):
                     found = recent(db, part, work)
                     yield from read(db, part, work) if found is None else found
-            except SnapshotTooOld as error:
-                if after != step.after:
-                    raise
-                after = self._beyond_loss(error)
-            else:
                 return
+            except SnapshotTooOld as error:
+                before, after = after, self._beyond_loss(error)
+                if after <= before:  # rows of before the step are not its own
+                    raise
 
     def _task(self, step: RangeStep, after: int) -> tuple[TableSlice, Work]:
         schema = to_arrow_schema(self._schema, timezone="UTC")

@@ -119,6 +119,24 @@ def test_tasks_need_not_walk_over_the_span_where_one_answer_holds_the_batch(
     assert walked
 
 
+def test_a_task_that_cannot_protect_its_changes_fails_instead_of_reading_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its changes can be read, and it may leave out only those that cannot."""
+    store.db.put(b"a", b"1")
+    of = reader(start="earliest", fail_on_data_loss="false")
+    start = of.initialOffset()
+    end = of.latestOffset(start, ALL)
+    (part,) = of.partitions(start, end)
+
+    def refused(_: int) -> Any:
+        raise SnapshotTooOld("so old that other nodes may collect it")
+
+    monkeypatch.setattr(store.db, "hold", refused)
+    with pytest.raises(SnapshotTooOld):
+        list(of.read(part))
+
+
 def test_an_answer_that_ends_before_the_batch_does_not_stand_for_it() -> None:
     """A transaction over several ranges may be about to commit in between."""
 
