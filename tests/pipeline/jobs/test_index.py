@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import islice
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
@@ -125,8 +127,15 @@ def test_an_index_is_built_checked_and_repaired(
     assert [hit.key for hit in index.search("changed", consistent=True)] == [b"d/005"]
 
 
+def split_at_the_next(cuts: Iterator[bytes], db: postroom.Database) -> None:
+    """Split a store; an empty key stands for one within the index."""
+    for cut in islice(cuts, 1):
+        db.split(cut or db.search_index("d").definition().layout.span[0] + b"m")
+
+
+@pytest.mark.parametrize("are_split", [False, True], ids=["one range", "several"])
 def test_documents_that_change_during_the_build_are_not_lost(
-    spark: Any, db: postroom.Database, store: dict[str, str]
+    are_split: bool, spark: Any, db: postroom.Database, store: dict[str, str]
 ) -> None:
     """Transactions change documents before, during and after the build and the comparison.
 
@@ -136,11 +145,13 @@ def test_documents_that_change_during_the_build_are_not_lost(
         db.put(key, text)
     building, end = threading.Event(), threading.Event()
     own = Random(6)
+    cuts = iter([b"d/020", b"", b"d/040", b"d/010"] if are_split else [])
     left_alone = b"d/049"  # by the writer: whoever changes a document of a loaded index settles it
 
     def progress(stage: str, done: int, total: int | None) -> None:
         for _ in range(5):
             db.run(change, own)
+        split_at_the_next(cuts, db)
         if stage == "load" and done:
             db.run(lambda tx: index.put(tx, left_alone, b"changed during the build"))
         building.set()
@@ -168,6 +179,7 @@ def test_documents_that_change_during_the_build_are_not_lost(
     finally:
         end.set()
         writer.join()
+    assert len(db.ranges()) == (5 if are_split else 1)
     assert built.settled > 0
     assert built.differences == ()
     assert differences(db, "d") == []
