@@ -17,7 +17,7 @@ Its :class:`Gaps` are where scans have found nothing but deleted keys.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from postroom.kv import keys
@@ -109,29 +109,26 @@ class Cache:
         """Note that the engine contains ``writes`` now."""
         if self.gaps.begins:
             self.gaps.wrote(writes)
-        young, old = self._young, self._old
-        # Each of them is looked up, none of the thousands that are here: this is done each turn.
-        items: Iterable[tuple[bytes, bytes | None]]
-        if len(writes) < self._entries_max:
-            items = writes.items()
-        else:  # only those of them that are here, which are fewer
-            written = writes.keys()
-            items = [(key, writes[key]) for key in written & young.keys() | written & old.keys()]
-        for key, value in items:
-            if key in young:
-                size = 0 if value is None else len(value)
-                if size <= ENTRY_BYTES:
-                    young[key] = value
-                    self._bytes += size
-                    continue
+        young, old, written = self._young, self._old, writes.keys()
+        # Each looks up those of them that are fewer. This is done each turn.
+        for key in written & young.keys():
+            value = writes[key]
+            size = 0 if value is None else len(value)
+            if size <= ENTRY_BYTES:
+                young[key] = value
+                self._bytes += size
+            else:
                 # The old one first: who reads beside us must never find that behind this one.
                 old.pop(key, None)
                 del young[key]
-            elif key in old:
-                if value is None or len(value) <= ENTRY_BYTES:
-                    old[key] = value
-                else:
-                    del old[key]
+        for key in written & old.keys():
+            if key in young:
+                continue
+            value = writes[key]
+            if value is None or len(value) <= ENTRY_BYTES:
+                old[key] = value
+            else:
+                del old[key]
         if self._bytes > self._bytes_max:
             self._begin_generation()
 

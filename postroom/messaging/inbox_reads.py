@@ -132,7 +132,7 @@ class ReadAhead:
         if given + asked >= len(messages) or start > messages[given][0]:
             return None
         found, following = messages[given : given + asked], messages[given + asked][0]
-        if sum([len(stored) for _, stored in found]) > bytes_max:
+        if bytes_max < READ_AHEAD_BYTES_MAX:  # the size of a stretch
             size = 0
             for number, (id_, stored) in enumerate(found):
                 size += len(stored)
