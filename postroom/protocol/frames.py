@@ -20,6 +20,7 @@ The requests are in :mod:`.requests`, the failures in :mod:`.failures`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from hashlib import blake2b
 from random import Random  # noqa: TID251 - passed in, as an instance
@@ -214,21 +215,26 @@ def decoder_of(request: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 FromClient: TypeAlias = Hello | Ask[Request]
-_from_client: Final[msgspec.msgpack.Decoder[Any]] = decoder_of(REQUESTS.request)
 _from_node: Final = msgspec.msgpack.Decoder(Welcome | Answers | Goodbye)
 
 
-def from_client(frame: bytes, decoder: msgspec.msgpack.Decoder[Any] = _from_client) -> FromClient:
+@functools.cache
+def _decoder_of_all() -> msgspec.msgpack.Decoder[Any]:
+    """Return the decoder of all requests, made when it is first needed: it takes a while."""
+    return decoder_of(REQUESTS.request)
+
+
+def from_client(frame: bytes, decoder: msgspec.msgpack.Decoder[Any] | None = None) -> FromClient:
     """Decode a frame of a client.
 
     Args:
         frame: the bytes that have come in.
-        decoder: knows the requests that the client may ask for; all, if it is left out.
+        decoder: knows the requests that the client may ask for; ``None``: all.
 
     Raises:
         WireError: the bytes are no such frame.
     """
-    message: FromClient = _decoded(decoder, frame)
+    message: FromClient = _decoded(decoder or _decoder_of_all(), frame)
     return message
 
 

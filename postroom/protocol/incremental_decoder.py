@@ -33,6 +33,7 @@ at.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin
@@ -322,7 +323,7 @@ def _write(packed: memoryview, room: DecodingBudget) -> Stretches:
 
 def _request(
     packed: memoryview,
-    kinds: dict[str, _RequestShape],
+    kinds: _Kinds,
     permitted: Permitted | None,
     room: DecodingBudget,
 ) -> Stretches:
@@ -333,7 +334,7 @@ def _request(
         raise WireError(f"not a frame of this protocol: a request of {length} fields")
     begin, end = yield from walk.skip(1)
     tag, parts = _decode_tag(packed[begin:end]), [packed[begin:end]]
-    kind, failure = kinds.get(tag), None if permitted is None else permitted.denied(tag)
+    kind, failure = kinds.shape(tag), None if permitted is None else permitted.denied(tag)
     if kind is None:
         raise WireError("not a frame of this protocol: nothing that can be asked")
     if failure is not None:
@@ -355,8 +356,7 @@ def _request(
     if refused and not all(error.is_in_place for error in refused):
         raise refused[0]
     # Fields of a later version are ignored.
-    decode = _decode_write if permitted is None else _decode_request
-    request = decode(b"".join((array_header(len(parts)), *parts)))
+    request = kinds.decode(b"".join((array_header(len(parts)), *parts)))
     room.take(weight_of(request))
     if refused:  # its other fields are sound
         raise refused[0]
@@ -421,11 +421,37 @@ def _element_of(type_: Any) -> _Element:
     return _Element(decode, run, is_bytes=True, weight=weight)
 
 
-def _kinds(union: Any) -> dict[str, _RequestShape]:
-    return {name_of(get_origin(each) or each): _kind_of(each) for each in get_args(union)}
+class _Kinds:
+    """The types of a union, by their tags. What is known of one is found when it first comes.
+
+    To look at the fields of all takes longer than most programs run.
+
+    Args:
+        union: the union.
+
+    Attributes:
+        types: the types, by their tags.
+    """
+
+    def __init__(self, union: Any) -> None:
+        self.types = {name_of(get_origin(each) or each): each for each in get_args(union)}
+        self._union = union
+        self._shapes: dict[str, _RequestShape] = {}
+
+    def shape(self, tag: str) -> _RequestShape | None:
+        """Return the shape of the requests with a tag; ``None``: there are none."""
+        shape = self._shapes.get(tag)
+        if shape is None and tag in self.types:
+            shape = self._shapes[tag] = _shape_of(self.types[tag])
+        return shape
+
+    @functools.cached_property
+    def decode(self) -> Callable[[bytes], Any]:
+        """Return the function that decodes one of them."""
+        return msgspec.msgpack.Decoder(self._union).decode
 
 
-def _kind_of(request: Any) -> _RequestShape:
+def _shape_of(request: Any) -> _RequestShape:
     fields, lists = msgspec.structs.fields(request), {}
     for index, field in enumerate(fields, 1):
         type_, length_max = _bounded(field.type, _ANY_LENGTH)
@@ -444,7 +470,5 @@ def _bounded(type_: Any, length_max: int) -> tuple[Any, int]:
 
 
 _decode_tag: Final = msgspec.msgpack.Decoder(str).decode
-_decode_request: Final = msgspec.msgpack.Decoder(REQUESTS.request).decode
-_decode_write: Final = msgspec.msgpack.Decoder(REQUESTS.write).decode
-_REQUESTS: Final = _kinds(REQUESTS.request)
-_WRITES: Final = _kinds(REQUESTS.write)
+_REQUESTS: Final = _Kinds(REQUESTS.request)
+_WRITES: Final = _Kinds(REQUESTS.write)

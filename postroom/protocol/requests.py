@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -148,9 +148,16 @@ def any_of(types: Iterable[Any]) -> Any:
 REQUESTS: Final = Requests()
 """The requests of this version."""
 
-RESULT_DECODERS: Final = {
-    kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in REQUESTS.answers.items()
-}
+
+class _ResultDecoders(dict[type, Callable[[msgspec.Raw], Any]]):
+    """The decoders of answers, each made when it is first needed."""
+
+    def __missing__(self, kind: type) -> Callable[[msgspec.Raw], Any]:
+        decode = self[kind] = msgspec.msgpack.Decoder(REQUESTS.answers[kind]).decode
+        return decode
+
+
+RESULT_DECODERS: Final = _ResultDecoders()
 """The decoders of answers. They raise ``MALFORMED`` for bytes that are no such answer."""
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

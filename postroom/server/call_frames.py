@@ -15,6 +15,7 @@ The first byte is one with which no MessagePack begins.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
@@ -82,7 +83,12 @@ class CallAnswer(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(list[CallQuestion | CallAnswer]).decode
+
+
+@functools.cache
+def _decoder() -> msgspec.msgpack.Decoder[list[CallQuestion | CallAnswer]]:
+    """Return the decoder of messages, made when it is first needed: it takes a while."""
+    return msgspec.msgpack.Decoder(list[CallQuestion | CallAnswer])
 
 
 def decode_messages(frame: bytes) -> list[CallQuestion | CallAnswer]:
@@ -91,7 +97,7 @@ def decode_messages(frame: bytes) -> list[CallQuestion | CallAnswer]:
     Raises:
         ValueError, msgspec.DecodeError, RecursionError: it is malformed.
     """
-    messages = _decode(memoryview(frame)[len(CALL_FRAME) :])
+    messages = _decoder().decode(memoryview(frame)[len(CALL_FRAME) :])
     if not messages:
         raise ValueError("a frame without a call")
     return messages

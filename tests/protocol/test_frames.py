@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -288,3 +290,16 @@ def test_an_error_that_is_nobodys_business_travels_as_the_nearest_one_that_is() 
     assert type(error_from(("NoSuchError", "m", None))) is errors.Error
     assert type(error_from((WITHDRAWN, "m", None))) is DeadlineExceeded
     assert type(error_from(("Unavailable", "m", "soon"))) is errors.Unavailable
+
+
+def test_an_import_makes_no_decoder_of_all_requests() -> None:
+    """That takes longer than all the rest of it."""
+    code = (
+        "import postroom.cli.application\n"
+        "from postroom.protocol import frames, incremental_decoder, requests\n"
+        "from postroom.server import call_frames\n"
+        "print(frames._decoder_of_all.cache_info().currsize, len(requests.RESULT_DECODERS),\n"
+        "      call_frames._decoder.cache_info().currsize, incremental_decoder._REQUESTS._shapes)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "0 0 0 {}\n"

@@ -204,7 +204,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return count
 
     monkeypatch.setattr(PackedWalk, "skip", skipped)
-    for kind in (*incremental_decoder._REQUESTS.values(), *incremental_decoder._WRITES.values()):
+    kinds = incremental_decoder._REQUESTS, incremental_decoder._WRITES
+    for kind in (of.shape(tag) for of in kinds for tag in of.types):
+        assert kind is not None
         for place, each in dict(kind.lists).items():
             of = each.element
             counts = dataclasses.replace(of, decode=counting(of.decode))
