@@ -328,7 +328,7 @@ class UsualBatch:
             try:
                 check_reads(self, request)
             except TransactionConflict as error:
-                self._results.append((call, None, error.with_traceback(None)))
+                self._conflicts(call, request, error)
                 return
         answers: list[int | None] = []
         if writes:
@@ -346,6 +346,14 @@ class UsualBatch:
             self.garbage.append(record)
             self.last_commit = self._timestamp
         self._results.append((call, Committed(self._timestamp, answers), None))
+
+    def _conflicts(
+        self, call: Call, request: CommitTransaction[Any], error: TransactionConflict
+    ) -> None:
+        """Answer a commit that conflicts. The check of a long one may take a turn of its own."""
+        if self._parts.committer.is_long(request):
+            raise _Unusual from error
+        self._results.append((call, None, error.with_traceback(None)))
 
     def _known(self, request: CommitTransaction[Any], record: bytes) -> bytes | None:
         """Return the COMMIT record, if there is one; note the transaction as its client's."""

@@ -404,6 +404,17 @@ def test_a_deferred_put_is_left_to_the_general_way() -> None:
     assert both.usual == before
 
 
+def test_a_long_commit_that_conflicts_is_left_to_the_general_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its check takes a turn of its own there, and tells the conflict later."""
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", SMALL["TURN_STEPS_MAX"])
+    claim = ("claim", "q", 1, False, 1, ClaimSelection())
+    long = ("commit", [DeleteRange(b"a", None)], [b"c/1", b"a"], 0, 0)
+    put = ("commit", [Put(b"a", b"")], [], 0, 0)
+    play_all(Both(), [put, ("turns",), claim, ("turns",), long])
+
+
 SMALL: Final = {
     "TURN_STEPS_MAX": 12, "PROPOSAL_BYTES_MAX": 300, "COMPLETED_AT_ONCE_MAX": 16,
     "GARBAGE_LIST_KEYS_MAX": 8, "DELIVERED_AT_ONCE_MAX": 3, "EXECUTED_AT_ONCE_MAX": 3,
