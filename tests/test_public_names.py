@@ -43,6 +43,7 @@ def test_the_package_loads_little_until_something_of_it_is_used() -> None:
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert set(ran.stdout.split()) <= {
         "postroom",
+        "postroom.collector",
         "postroom.errors",
         "postroom.limits",
         "postroom.version",

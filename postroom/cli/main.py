@@ -10,6 +10,7 @@ import gc
 import sys
 from importlib.util import find_spec
 
+from postroom.collector import without_collections
 from postroom.errors import how_to_install
 
 INSTRUCTION = f"The command line needs two more libraries: {how_to_install('cli')}\n"
@@ -27,12 +28,11 @@ def _run() -> None:
     if find_spec("typer") is None or find_spec("rich") is None:
         sys.stderr.write(INSTRUCTION)
         sys.exit(2)
-    gc.disable()  # an import leaves no garbage, and to look for it takes a fifth of its time
-    # imported only now, because the import needs these libraries
-    from postroom.cli.application import app  # noqa: PLC0415
+    with without_collections():
+        # imported only now, because the import needs these libraries
+        from postroom.cli.application import app  # noqa: PLC0415
 
-    gc.freeze()
-    gc.enable()
+        gc.freeze()
     app(prog_name="postroom")
 
 

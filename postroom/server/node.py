@@ -29,6 +29,7 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from postroom.collector import without_collections
 from postroom.errors import Error, Invalid, StoreCorrupted, Unavailable
 from postroom.histogram import Histogram
 from postroom.kv import keys
@@ -70,7 +71,6 @@ from postroom.server.opening import (
     interrupted,
     open_store,
     stopped_by,
-    without_collections,
 )
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.range_calls import RangeCalls

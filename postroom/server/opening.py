@@ -11,10 +11,8 @@ format that this version does not read, is left alone.
 
 from __future__ import annotations
 
-import gc
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -207,15 +205,3 @@ def bring_up_to_date(
     except EngineFailed as failure:
         raise stopped_by(failure) from failure
     storage.serve(consensus.retained)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Make many objects, none of them garbage, without Python's looking through all of them."""
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_enabled:
-            gc.enable()

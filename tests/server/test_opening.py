@@ -8,11 +8,12 @@ from random import Random  # noqa: TID251 - seeded
 
 import pytest
 
+from postroom.collector import without_collections
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.log_device import FolderDevice
 from postroom.kv.log_reader import BLOCK_BYTES
-from postroom.server.opening import LOG_FOLDER, open_storage, without_collections
+from postroom.server.opening import LOG_FOLDER, open_storage
 
 
 def test_a_failed_opening_of_a_damaged_log_closes_its_files(
