@@ -422,9 +422,9 @@ def _element_of(type_: Any) -> _Element:
 
 
 class _Kinds:
-    """The types of a union, by their tags. What is known of one is found when it first comes.
+    """The types of a union, by their tags. The fields of one are looked at when it first comes.
 
-    To look at the fields of all takes longer than most programs run.
+    A look at those of all takes longer than most programs run.
 
     Args:
         union: the union.

@@ -293,7 +293,7 @@ def test_an_error_that_is_nobodys_business_travels_as_the_nearest_one_that_is() 
 
 
 def test_an_import_makes_no_decoder_of_all_requests() -> None:
-    """That takes longer than all the rest of it."""
+    """The making of one takes longer than all the rest of an import."""
     code = (
         "import postroom.cli.application\n"
         "from postroom.protocol import frames, incremental_decoder, requests\n"

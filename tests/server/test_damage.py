@@ -118,6 +118,10 @@ KINDS = {
 }
 
 
+UNREAD_STRIDE = 4
+"""The stride in the damages to files that nothing is read from: few of them are tried."""
+
+
 def test_every_file_has_a_row(sound: Path) -> None:
     names = [str(path.relative_to(sound)) for path in sound.rglob("*") if path.is_file()]
     for name in names:
@@ -133,7 +137,8 @@ def test_damage(sound: Path, kind: str, tmp_path: Path) -> None:
         name = str(path.relative_to(sound))
         if not path.is_file() or not re.fullmatch(KINDS[kind], name):
             continue
-        for number, damage in enumerate(damages(path)):
+        chosen = [*damages(path)][:: UNREAD_STRIDE if kind == "others" else 1]
+        for number, damage in enumerate(chosen):
             copy = tmp_path / "copy"
             shutil.copytree(sound, copy)
             damage(copy / name)
