@@ -435,8 +435,7 @@ class InboxWrites:
         A plain call, also with asyncio: it is not awaited.
 
         They leave their inbox, and come back to the places that they had in it. ``scheduled`` lists
-        them meanwhile, and ``cancel`` takes them back. It counts as an attempt. In a transaction
-        over several ranges ``scheduled`` shows them a moment after the commit.
+        them meanwhile, and ``cancel`` takes them back. It counts as an attempt.
 
         Args:
             messages: one, or several: reaped by this transaction, or seen by another one.
@@ -456,8 +455,7 @@ class InboxWrites:
     def bury(self, messages: Messages, reason: str | None = None) -> None:
         """Make messages dead letters when the transaction commits.
 
-        A plain call, also with asyncio: it is not awaited. In a transaction over several ranges
-        ``dead_letters`` shows them a moment after the commit.
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
             messages: see :meth:`postpone`.

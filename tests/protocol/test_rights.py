@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from postroom.messaging.bulk_requests import TABLES, ScanRecords
 from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.requests import CreateQueue, QueueSettings, UpdateQueue
+from postroom.messaging.queues.requests import (
+    ClaimQueue,
+    ClaimSelection,
+    CreateQueue,
+    QueueSettings,
+    UpdateQueue,
+)
 from postroom.messaging.requests import EnqueueUpdate
 from postroom.protocol.requests import REQUESTS, name_of
 from postroom.ranges.access import GrantRights, ReadGrants, RevokeRights, granted_by
@@ -326,6 +332,12 @@ def test_all_queues_are_listed_with_a_right_to_every_queue() -> None:
     assert SHOP.lacks(ReadQueues()) is not None
     assert SHOP.lacks(ReadQueues(EVERY_QUEUE)) is not None, "it is a name as well"
     assert Rights([Granted(Verb.WORK, b"", EVERY_QUEUE)]).lacks(ReadQueues()) is None
+
+
+def test_a_claim_for_all_ranges_of_a_node_needs_the_right_to_work_on_its_queue() -> None:
+    claim = ClaimQueue("others", bytes(16), 1, ClaimSelection(), wait=True, at_node=True)
+    assert SHOP.lacks(claim) == "'work' on the queue 'others'"
+    assert Rights([Granted(Verb.WORK, b"", "others")]).lacks(claim) is None
 
 
 def test_a_timestamp_that_keeps_everything_needs_the_right_to_read_it() -> None:

@@ -100,7 +100,7 @@ def leased(store: Store) -> int:
 def is_clean(store: Store) -> bool:
     """Return whether no claim has left anything in memory."""
     claims = store.node.replicas.claims
-    waiting = claims._waiting or claims._numbers or claims._claims
+    waiting = claims._waiting or claims.numbers or claims._claims
     return not (waiting or any(manager_of(store, key).consumers.of_range for key in KEYS))
 
 

@@ -219,13 +219,13 @@ class Consumers:
         self, queue: str, node: NodeClaims, wish_of: Callable[[ClaimSelection], Wish | None]
     ) -> None:
         self._queue = queue
-        self._node = node
+        self._node, self._of_node = node, node.numbers
         self._wish_of = wish_of
         self._waiters: dict[int, WaitingClaim] = {}
         self._looked_at: dict[Wish | None, int] = {}
 
     def __len__(self) -> int:
-        return len(self._waiters) + self._node.waiting(self._queue)
+        return len(self._waiters) + self._of_node.get(self._queue, 0)
 
     def __iter__(self) -> Iterator[WaitingClaim]:
         return iter(self._waiters.values())
@@ -258,7 +258,7 @@ class Consumers:
 
     def have_all(self) -> bool:
         """Return whether all of them have got something."""
-        return not self._node.waiting(self._queue) and all(each.messages for each in self)
+        return self._queue not in self._of_node and all(each.messages for each in self)
 
     def of(self, request: ClaimQueue) -> WaitingClaim | None:
         """Return the waiter of this very request, or `None`."""

@@ -88,6 +88,7 @@ class NodeClaims:
     Attributes:
         served: a number that rises each time a claim is served.
         held: how many messages of all ranges here each consumer holds.
+        numbers: how many claims on each queue no range has taken.
     """
 
     def __init__(self) -> None:
@@ -96,14 +97,10 @@ class NodeClaims:
         self._ranges: dict[int, ServingRange] = {}
         self._claims: dict[Call, NodeClaim] = {}
         self._waiting: dict[str, dict[bytes, Alike]] = {}
-        self._numbers: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._claims)
-
-    def waiting(self, queue: str) -> int:
-        """Return how many claims on a queue no range has taken."""
-        return self._numbers.get(queue, 0)
 
     def alike(self, queue: str) -> Iterable[Alike]:
         """Return the claims on a queue that no range has taken, by what they take."""
@@ -121,27 +118,32 @@ class NodeClaims:
         claim = NodeClaim(call, self.served, _encode(call.request.selection))
         self._claims[call] = claim
         self._enter(claim)
-        self._look(claim, self._ranges.values())
+        self._look([claim], self._ranges.values())
         return len(self._ranges)
 
-    def _look(self, claim: NodeClaim, ranges: Iterable[ServingRange]) -> None:
-        """Have ranges look for messages for a claim; refuse it if none of them knows its queue."""
-        queue = claim.request.queue
+    def _look(self, claims: list[NodeClaim], ranges: Iterable[ServingRange]) -> None:
+        """Have ranges look for messages for claims; refuse these if none knows their queue."""
+        queue = claims[0].request.queue
         try:
             found = [each.look_for(queue) for each in [*ranges]]
         except Error as error:
-            self.refuse(claim, error)
+            for claim in claims:
+                self.refuse(claim, error)
             return
-        claim.number = max([claim.number, *found])
-        if found and not claim.number and NOT_LEARNED not in found:
-            self.refuse(claim, no_such_queue(queue))
+        for claim in claims:
+            claim.number = max([claim.number, *found])
+            if found and not claim.number and NOT_LEARNED not in found:
+                self.refuse(claim, no_such_queue(queue))
 
     def cancel(self, call: Call) -> bool:
-        """Forget a call, and return true. Messages that are leased to it go back, uncounted."""
+        """Forget a call, and return whether it waited.
+
+        Messages that are leased to it go back, uncounted.
+        """
         claim = self._claims.get(call)
         if claim is not None:
             self._leave(claim)
-        return True
+        return claim is not None
 
     def answer(self, claim: NodeClaim, answer: Claimed) -> None:
         """Answer a claim."""
@@ -180,8 +182,7 @@ class NodeClaims:
         """Have a range serve the claims that wait, since the node leads it now."""
         self._ranges[range_id] = queues
         for queue in list(self._waiting):
-            for claim in self._of_queue(queue):
-                self._look(claim, [queues])
+            self._look(self._of_queue(queue), [queues])
 
     def learned(self, range_id: int) -> None:
         """Have a range look again, since it has learned of queues, if the node leads it."""
@@ -201,14 +202,14 @@ class NodeClaims:
         """Have a claim wait again, since nothing was leased to it. Other ranges look at it anew."""
         claim.taken = None
         self._enter(claim)
-        self._look(claim, self._ranges.values())
+        self._look([claim], self._ranges.values())
 
     # --- those that wait
 
     def _enter(self, claim: NodeClaim) -> None:
         queue = claim.request.queue
         self._waiting.setdefault(queue, {}).setdefault(claim.selection, {})[claim] = None
-        self._numbers[queue] = self._numbers.get(queue, 0) + 1
+        self.numbers[queue] = self.numbers.get(queue, 0) + 1
 
     def _withdraw(self, claim: NodeClaim) -> None:
         queue = claim.request.queue
@@ -216,9 +217,9 @@ class NodeClaims:
         del by_selection[claim.selection][claim]
         if not by_selection[claim.selection]:
             del by_selection[claim.selection]
-        self._numbers[queue] -= 1
+        self.numbers[queue] -= 1
         if not by_selection:
-            del self._waiting[queue], self._numbers[queue]
+            del self._waiting[queue], self.numbers[queue]
 
     def _leave(self, claim: NodeClaim) -> None:
         del self._claims[claim.call]
