@@ -13,6 +13,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.queues.crossing import AnyCrossing, GrantSlots, ReturnSlots, decode
 from postroom.messaging.queues.requests import (
     Acknowledge,
+    AskForSlots,
     Attempt,
     ClaimQueue,
     ClaimSelection,
@@ -26,6 +27,7 @@ from postroom.messaging.queues.slot_sums import SlotSums, slot_sums
 from postroom.messaging.queues.slots import pool_key, read_slots
 from postroom.messaging.requests import Deliverable
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.requests import CommitTransaction
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
 from tests.server.splitting import ask, hosted, split
@@ -195,6 +197,23 @@ def test_a_lower_limit_fires_nothing_before_enough_has_ended(store: Store) -> No
     assert sum(counted(store, "leased")) == 3
     assert sum(bool(each.answers) for each in waiting) == 1
     sums(store)
+
+
+def test_a_range_that_asks_in_the_proposal_of_another_limit_gets_none(store: Store) -> None:
+    create(store, max_concurrency=7)
+    root = hosted(store, 1).replica
+    id_, now = store.driver.next_id(), store.node.clock.reading()
+    update = UpdateQueue(Q, {"max_concurrency": 3})
+    calls = [
+        Asked(CommitTransaction(id_, now, 60.0, 0, b"", [], [], [update])),
+        Asked(AskForSlots(Q, NUMBER, "concurrency", 3, b"w", 0, 7)),
+    ]
+    for each in calls:
+        root.submit(each)
+    store.driver.settle()
+    store.advance(0.02)
+    assert [each.answers[0][1] for each in calls] == [None, None]
+    assert sums(store).limit == 3
 
 
 def test_a_higher_limit_and_none_let_more_be_fired(store: Store) -> None:

@@ -20,6 +20,7 @@ from postroom.errors import Invalid
 from postroom.kv.engine import ValueReader
 from postroom.messaging.queues import slots as rules
 from postroom.messaging.queues.crossing import Departures, GrantSlots, ReturnSlots, TakeSlots
+from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import AskForSlots, QueueSettings
 from postroom.messaging.queues.slots import LIMITS, Limit, Pool
@@ -142,17 +143,16 @@ class SlotPools:
     def change(self, ctx: Evaluation, number: int, settings: QueueSettings) -> None:
         """Count for the limits of a queue that was made, or changed."""
         for limit in LIMITS:
-            known, most = (
-                rules.read_pool(ctx, number, limit),
-                rules.number_of_slots(settings, limit),
-            )
+            known = rules.read_pool(ctx, number, limit)
+            most = rules.number_of_slots(settings, limit)
             self._put(ctx, number, limit, Pool(most, known.free + most - known.limit))
 
     def forget(self, ctx: Evaluation, number: int) -> None:
         """Forget the pools of a queue that was dropped."""
         for limit in LIMITS:
-            if rules.read_pool(ctx, number, limit) != Pool():
-                self._put(ctx, number, limit, Pool())
+            self._put(ctx, number, limit, Pool())
+        for name in [each for each in self._resting if each.number == number]:
+            del self._resting[name]
 
     # --- slots that move
 
@@ -182,7 +182,7 @@ class SlotPools:
     def ask(self, ctx: Evaluation, request: AskForSlots) -> int:
         """Evaluate ``AskForSlots``: grant what there is."""
         manager = self._manager(request.queue)
-        if manager is None or manager.definition.number != request.number:
+        if manager is None or manager.definition.number != request.number or Changed in ctx.scratch:
             return 0
         self.change(ctx, request.number, manager.definition.settings)
         name = LimitOf(request.queue, request.number, request.limit)
