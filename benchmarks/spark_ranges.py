@@ -20,6 +20,7 @@ from benchmarks.spark_session import ROWS_PER_TRANSACTION, session
 
 RANGES = 32
 AT_ONCE = 4
+PART_BYTES = 8 * 1024 * 1024
 
 
 async def _fill(addresses: str, rows: int) -> None:
@@ -49,6 +50,7 @@ async def _split(addresses: str, rows: int, ranges: int) -> None:
 def _seconds(spark: Any, addresses: str, rows: int, repeat: int) -> list[float]:
     """Return the times of reads of everything, after one that does not count."""
     reader = spark.read.format("postroom").options(connect=addresses, insecure="true")
+    reader = reader.option("part_bytes", PART_BYTES)
     took = []
     for _ in range(repeat + 1):
         began = time.perf_counter()

@@ -365,7 +365,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         decode = decode_for(self._options.format, schema, "value", self._options.mode)
         return (
-            TableSlice((step.span,), step.range_id, step.generation),
+            TableSlice((step.span,), (step.range_id,)),
             Work("changes", step.until, after, step.until, schema, decode),
         )
 

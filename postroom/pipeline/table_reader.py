@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from postroom.client.bulk import Partition
 from postroom.client.sync import CoreDatabase
 from postroom.kv.versions import INTEGER, TOMBSTONE, VALUE
 from postroom.messaging import bulk_requests
@@ -131,10 +132,29 @@ def parts(
         ]
     if selection.keys is not None:
         return _key_parts(db, selection.spans, options)
-    return [
-        TableSlice(((each.start, each.end),), each.range_id, each.generation)
+    found = [
+        each
         for start, end in selection.spans
         for each in db.partitions(start, end, part_bytes=options.part_bytes)
+    ]
+    return _of_tasks(found, options.part_bytes)
+
+
+def _of_tasks(partitions: Iterable[Partition], part_bytes: int) -> list[TableSlice]:
+    """Return parts, each of as many ranges together as one task reads."""
+    found: list[list[Partition]] = []
+    size = part_bytes
+    for each in partitions:
+        if not found or size + each.size_bytes > part_bytes:
+            found.append([])
+            size = 0
+        found[-1].append(each)
+        size += each.size_bytes
+    return [
+        TableSlice(
+            tuple((each.start, each.end) for each in few), tuple(each.range_id for each in few)
+        )
+        for few in found
     ]
 
 
@@ -148,7 +168,7 @@ def _key_parts(db: CoreDatabase, spans: list[Span], options: SourceOptions) -> l
         inside = [span for span in spans if holds((each.start, each.end), span[0])]
         for first in range(0, len(inside), KEYS_PER_PART):
             few = tuple(inside[first : first + KEYS_PER_PART])
-            found.append(TableSlice(few, each.range_id, each.generation))
+            found.append(TableSlice(few, (each.range_id,) * len(few)))
     return found
 
 
@@ -165,23 +185,15 @@ def _queue_parts(
         states = [state for state in _ENDED if wanted is None or state in wanted]
         if wanted is None or wanted & _LIVING:
             states.insert(0, "")
-    spans = _spans_of_tasks(db, options.part_bytes) if names and states else []
+    if not names or not states:
+        return []
+    slices = _of_tasks(db.partitions(part_bytes=WHOLE_RANGE), options.part_bytes)
     return [
-        TableSlice(each, 0, 0, name, state) for name in names for state in states for each in spans
+        replace(each, queue=name, state=state)
+        for name in names
+        for state in states
+        for each in slices
     ]
-
-
-def _spans_of_tasks(db: CoreDatabase, part_bytes: int) -> list[tuple[Span, ...]]:
-    """Return the spans of ranges, as many together as one task reads."""
-    found: list[list[Span]] = []
-    size = part_bytes
-    for each in db.partitions(part_bytes=WHOLE_RANGE):
-        if size >= part_bytes:
-            found.append([])
-            size = 0
-        found[-1].append((each.start, each.end))
-        size += each.size_bytes
-    return [tuple(spans) for spans in found]
 
 
 # --- one part -------------------------------------------------------------------------------------
@@ -198,13 +210,12 @@ class TableSlice:
 
     Attributes:
         spans: the spans of keys.
-        range_id, generation: those of the range that held them when this was planned.
+        range_ids: for each span, the range that held it when this was planned.
         queue, state: the queue of the messages, and their state.
     """
 
     spans: tuple[Span, ...] = ((b"", None),)
-    range_id: int = 0
-    generation: int = 0
+    range_ids: tuple[int, ...] = (0,)
     queue: str = ""
     state: str = ""
 
@@ -246,9 +257,7 @@ def read(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[pa.R
             if not page.rows:
                 continue
             if work.table in _VERSIONS:
-                # The range may have split since: a task that is repeated tells the same one.
-                planned = msgspec.structs.replace(page, range_id=table_slice.range_id)
-                yield batch(packed_page(planned, work.decode), work.schema)
+                yield batch(packed_page(page, work.decode), work.schema)
             else:
                 yield from _rows(page, ROW_TABLES[work.table], work)
 
@@ -259,8 +268,13 @@ def _pages(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[Re
     wanted = RecordFilter(work.after if work.table in _BETWEEN else 0, table_slice.queue)
     without_values = work.table in _VERSIONS and "value" not in work.schema.names
     columns = ("key", "timestamp", "kind") if without_values else ()
-    for start, end in table_slice.spans:
-        yield from db.bulk.scan(work.table, start, end, at=at, wanted=wanted, columns=columns)
+    for (start, end), range_id in zip(table_slice.spans, table_slice.range_ids, strict=True):
+        for page in db.bulk.scan(work.table, start, end, at=at, wanted=wanted, columns=columns):
+            if work.table in _VERSIONS:
+                # The range may have split since: a task that is repeated tells the same one.
+                yield msgspec.structs.replace(page, range_id=range_id)
+            else:
+                yield page
 
 
 def _rows(page: RecordsPage, table: RowTable, work: Work) -> Iterator[pa.RecordBatch]:
@@ -335,7 +349,7 @@ def of_changes(
         "kind": (_kind(each) for each in found),
     }
     columns = {name: pack(kinds[name], column) for name, column in values.items()}
-    page = RecordsPage(table_slice.range_id, len(found), columns, None)
+    page = RecordsPage(table_slice.range_ids[0], len(found), columns, None)
     return [batch(packed_page(page, work.decode), work.schema)]
 
 

@@ -121,21 +121,21 @@ def test_a_task_whose_range_has_split_since_its_plan_reads_each_row_once(
     assert expected or table == "archive"
 
 
-def test_a_part_lies_in_one_range_and_a_filter_chooses_ranges(served: Served) -> None:
+def test_a_task_reads_small_ranges_together_and_a_filter_chooses_ranges(served: Served) -> None:
     served.split(*CUTS)
     made = served.source("data")
     reader = made.reader(made.schema())
-    planned: Any = [each.value for each in reader.partitions()]
-    assert [(each.range_id, each.spans) for each in planned] == [
-        (each.id, ((each.start, each.end),)) for each in served.db.ranges()
-    ]
+    (planned,) = (each.value for each in reader.partitions())
+    ranges = served.db.ranges()
+    assert planned.range_ids == tuple(each.id for each in ranges)
+    assert planned.spans == tuple((each.start, each.end) for each in ranges)
     one = served.source("data")
     assert [row["key"] for row in rows(one, filters=[EqualTo(("key",), b"m")])] == [b"m"]
     few = [In(("key",), (b"a", b"m\x00", b"x"))]
     reader = one.reader(one.schema())
     reader.pushFilters(few)
-    planned = [each.value for each in reader.partitions()]
-    assert len({each.range_id for each in planned}) == len(planned) == 3
+    apart: Any = [each.value for each in reader.partitions()]
+    assert len({each.range_ids for each in apart}) == len(apart) == 3
     assert [row["key"] for row in rows(one, filters=few)] == [b"a", b"m\x00", b"x"]
 
 
