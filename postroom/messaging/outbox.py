@@ -28,7 +28,7 @@ in memory: nothing waits below it, and reading starts there. It is found again w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -58,6 +58,8 @@ ENTRY_BYTES: Final = 64
 """The cost of an entry in bytes beside its content, as it counts towards a transaction's limit."""
 DUE_BYTES: Final = 8
 _LOOKED_AT: Final = 100
+LOOKED_FOR_AT_ONCE: Final = 500
+"""The number of entries in a part of an outbox in which some are looked for."""
 QUIET: Final = "no outbox entry is due, or on its way"
 """The token of those that wait for that."""
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
@@ -163,10 +165,6 @@ class Outbox:
         if not self._waiting(ctx):
             return False
         return next(self._due(ctx, ctx.timestamp), None) is not None
-
-    def has_due_at(self, ctx: Evaluation, timestamp: int) -> bool:
-        """Return whether an entry waits here that was due at a timestamp."""
-        return self._waiting(ctx) > 0 and next(iter(self._due(ctx, timestamp)), None) is not None
 
     def has_due_from(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether a message for a key from ``key`` on is due, or too many to look are."""
@@ -386,16 +384,29 @@ class Outboxes:
         """Return whether anything may be for another range, or on its way."""
         return self.deliverable.outgoing.may_go_out()
 
-    def has_sent_up_to(self, ctx: Evaluation, timestamp: int) -> bool:
-        """Return whether something that was sent at a timestamp, or before, has not arrived.
+    def look_for(
+        self, ctx: Evaluation, sources: Collection[bytes] | None, timestamp: int
+    ) -> Iterator[bool]:
+        """Look for what was sent from some sources up to a timestamp, and has not arrived.
 
-        Messages that wait behind others count, and what is scheduled for later does not.
+        Args:
+            ctx: the evaluation.
+            sources: the sources; ``None``: any.
+            timestamp: the timestamp.
+
+        Yield for each part of the outboxes whether such an entry is there. Messages that wait
+        behind others count, and what is scheduled for later does not.
         """
-        return (
-            self.executable.outgoing.has_up_to(ctx, timestamp)
-            or self.deliverable.outgoing.has_up_to(ctx, timestamp)
-            or self.deliverable.has_due_at(ctx, timestamp)
-        )
+        executable, deliverable = self.executable, self.deliverable
+        for prefix, decode in (
+            (executable.outgoing.prefix, executable.decode),
+            (deliverable.outgoing.prefix, deliverable.decode),
+            (deliverable.prefix, deliverable.decode),
+        ):
+            lower, upper = prefix, prefix + keys.u64(timestamp + 1)
+            while some := list(islice(ctx.iterate(lower, upper), LOOKED_FOR_AT_ONCE)):
+                yield sources is None or any(_is_from(each, sources, decode) for _, each in some)
+                lower = some[-1][0] + b"\x00"
 
     def enqueue_message(self, ctx: Evaluation, request: EnqueueMessage) -> None:
         """Evaluate ``EnqueueMessage``: hand the message to the delivery, which counts it.
@@ -438,6 +449,11 @@ class Outboxes:
         ctx.deferred.append((due, id_, update, ctx.transaction_id, ctx.source))
         ctx.steps += 1
         ctx.bytes += ENTRY_BYTES
+
+
+def _is_from(stored: bytes, sources: Collection[bytes], decode: Callable[[bytes], Any]) -> bool:
+    """Return whether a stored entry is from one of some sources; it is seldom decoded."""
+    return any(each in stored for each in sources) and decode(stored).source in sources
 
 
 def _up_to(bytes_max: int, due: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -37,10 +37,11 @@ class Delivery:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_open = True
+        self.deaf: bytes | None = None
         self._take = HandedOver.hand_over
 
         def hand_over(of: HandedOver, ctx: Any, request: Any) -> Any:
-            if not self.is_open:
+            if not self.is_open or request.start == self.deaf:
                 raise Unavailable("nothing is taken now")
             return self._take(of, ctx, request)
 
@@ -299,3 +300,41 @@ def test_a_job_of_a_query_that_cannot_be_is_not_fenced(db: postroom.Database, qu
     with pytest.raises(Invalid, match="a query has a name"):
         db.staging.abort(query, 0, JOB)
     assert db.staging.read().jobs == 0
+
+
+def test_a_range_that_takes_nothing_holds_up_only_batches_with_rows_for_it(
+    db: postroom.Database, delivery: Delivery
+) -> None:
+    delivery.deaf = b"x"
+    with db.begin() as tx:
+        tx.put(b"n", b"1")
+        tx.enqueue_message(b"z", b"of another client")
+    stage(db, Put(b"a", b"1"), Put(b"n", b"2"))
+    assert publish(db)
+    stage(db, Put(b"a", b"3"), batch=1, job=b"%024d" % 1)
+    ask(db, PublishStaged(QUERY, 1, b"%024d" % 1, [Winner(ATTEMPT, 1)]))
+    assert db.split(QUERY).start == QUERY
+    db.staging.finish(QUERY)
+    assert db.get(b"a") == b"3"
+    delivery.deaf = None
+
+
+def test_a_split_waits_without_a_pause_while_too_much_from_others_is_on_its_way(
+    db: postroom.Database, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.messaging.outbox.LOOKED_FOR_AT_ONCE", 1)
+    monkeypatch.setattr("postroom.messaging.ingest.batches._PARTS_LOOKED_AT", 1)
+    small_steps(monkeypatch)
+    delivery.deaf = b"x"
+    with db.begin() as tx:
+        tx.put(b"n", b"1")
+        for _ in range(5):
+            tx.enqueue_message(b"z", b"of another client")
+    stage(db, *(Put(b"a", b"%d" % number) for number in range(10)))
+    assert begin(db)
+    with ThreadPoolExecutor(1) as threads:
+        splitting = threads.submit(db.split, QUERY)
+        db.staging.finish(QUERY)
+        assert db.get(b"a") == b"9"
+        delivery.deaf = None
+        splitting.result()

@@ -113,11 +113,6 @@ class Outgoing:
         entries = view.iterate(self.prefix, keys.after_prefix(self.prefix))
         return next(entries, None) is None
 
-    def has_up_to(self, ctx: Evaluation, timestamp: int) -> bool:
-        """Return whether an entry became outgoing at a timestamp, or before, and still is."""
-        entries = ctx.iterate(self.prefix, self.prefix + keys.u64(timestamp + 1))
-        return next(entries, None) is not None
-
     # --- entries that go out
 
     def may_go_out(self) -> bool:

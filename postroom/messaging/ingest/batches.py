@@ -53,6 +53,7 @@ import msgspec
 from postroom.errors import Error, Invalid, OutboxFull, Unavailable, shorten
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
+from postroom.limits import STAGED_UNFINISHED_MAX
 from postroom.messaging.ingest.machine import (
     TRANSITIONS,
     Ingest,
@@ -83,7 +84,7 @@ from postroom.messaging.ingest.staging import (
     winners,
     winners_key,
 )
-from postroom.messaging.outbox import Outboxes
+from postroom.messaging.outbox import LOOKED_FOR_AT_ONCE, Outboxes
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, Executable
 from postroom.messaging.undelivered import DeadLetters
@@ -92,6 +93,8 @@ from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry, WriteEvaluator
 from postroom.ranges.transactions.intents import IntentTable, MeetsIntent
 
+_PARTS_LOOKED_AT: Final = 20
+"""The parts of outboxes that a split looks through; it waits while there are more."""
 _TOUCHED_SECONDS: Final = 60.0
 """The age in seconds at which the time in a job's record is written again."""
 
@@ -231,7 +234,8 @@ class StagedBatches:
         while cursor.winner < len(won) and room.is_left():
             cursor = yield from self._apply_chunk(ctx, query, won[cursor.winner], cursor, room)
         if cursor.winner == len(won) and self.records.drop(ctx, name, room):
-            if self._has_arrived(ctx, cursor):
+            has_arrived = yield from self._has_arrived(ctx, query, cursor)
+            if has_arrived:
                 self._end(ctx, query, name)
                 self._remember(ctx, query, record, None, room.dead)
                 return False
@@ -245,11 +249,21 @@ class StagedBatches:
         self._remember(ctx, query, record, cursor, room.dead)
         return True
 
-    def _has_arrived(self, ctx: Evaluation, cursor: AppliedUpTo) -> bool:
-        """Return whether all that was sent to other ranges has arrived."""
+    def _has_arrived(
+        self, ctx: Evaluation, query: bytes, cursor: AppliedUpTo
+    ) -> Generator[None, None, bool]:
+        """Return whether all that it has sent to other ranges has arrived."""
         if not self.outboxes.may_send():
             return True
-        return cursor.sent_at > 0 and not self.outboxes.has_sent_up_to(ctx, cursor.sent_at)
+        if not cursor.sent_at:
+            return False
+        for is_left in self.outboxes.look_for(ctx, {query}, cursor.sent_at):
+            if is_left:
+                return False
+            ctx.steps += LOOKED_FOR_AT_ONCE // 16
+            if ctx.is_used_up():
+                yield
+        return True
 
     def _end(self, ctx: Evaluation, query: bytes, name: bytes) -> None:
         """Delete the records of a publication, and of its job."""
@@ -351,12 +365,24 @@ class StagedBatches:
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether a split has to wait for what queries from ``key`` on have sent.
 
-        They send nothing more then. If something else holds the split up, they go on.
+        They send nothing more then. If something else holds the split up, they go on. That may be
+        too much from others, on its way to a range that takes nothing.
         """
         at = ctx.timestamp if self.paused is None else self.paused[1]
-        waits = self.records.has_unfinished_from(ctx, key) and self.outboxes.has_sent_up_to(ctx, at)
-        self.paused = (key, at) if waits else None
-        return waits
+        queries = self.records.unfinished_from(ctx, key)
+        is_left = bool(queries) and self._has_sent(ctx, queries, at)
+        self.paused = (key, at) if is_left else None
+        return is_left is not False
+
+    def _has_sent(self, ctx: Evaluation, queries: set[bytes], timestamp: int) -> bool | None:
+        """Return whether something from queries is on its way; ``None``: too much is to tell."""
+        sources = queries if len(queries) < STAGED_UNFINISHED_MAX else None
+        for number, is_left in enumerate(self.outboxes.look_for(ctx, sources, timestamp)):
+            if is_left:
+                return True
+            if number == _PARTS_LOOKED_AT:
+                return None
+        return False
 
     def _check_pause(self, query: bytes) -> None:
         if self.paused is not None and query >= self.paused[0]:

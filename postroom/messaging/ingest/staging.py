@@ -159,10 +159,10 @@ class StagedRecords:
             return keys.KeySpan(prefix, keys.after_prefix(prefix))
         return keys.staged_span(subspace, self._bounds.start, self._bounds.end)
 
-    def has_unfinished_from(self, ctx: Evaluation, query: bytes) -> bool:
-        """Return whether a batch of a query from ``query`` on is being applied."""
-        _, upper = self.span(keys.STAGED_WINNERS)
-        return next(ctx.iterate(winners_key(query), upper), None) is not None
+    def unfinished_from(self, ctx: Evaluation, query: bytes) -> set[bytes]:
+        """Return the first queries from ``query`` on whose last batch is being applied."""
+        span = self.span(keys.STAGED_WINNERS)._replace(lower=winners_key(query))
+        return {query_of(each) for each, _ in first(ctx, span, STAGED_UNFINISHED_MAX)}
 
     def query(self, reader: Evaluation | View, query: bytes) -> QueryRecord | None:
         """Return the record of a query; `None`: it has published nothing."""
