@@ -338,3 +338,26 @@ def test_a_split_waits_without_a_pause_while_too_much_from_others_is_on_its_way(
         assert db.get(b"a") == b"9"
         delivery.deaf = None
         splitting.result()
+
+
+@pytest.mark.parametrize("kind", [Increment, EnqueueMessage])
+def test_a_batch_leaves_half_of_the_outbox_to_others(
+    db: postroom.Database, delivery: Delivery, monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    small_steps(monkeypatch)
+    monkeypatch.setattr(limits, "OUTGOING_MAX", 12)
+    value: Any = 1 if kind is Increment else b"1"
+    stage(db, *(kind(b"a", value) for _ in range(30)))
+    with ThreadPoolExecutor(1) as threads:
+        with delivery.stopped():
+            publishing = threads.submit(publish, db)
+            eventually(lambda: db.status().counters.outgoing >= 6)
+            with db.begin() as tx:
+                tx.put(b"n", b"1")
+                tx.enqueue_message(b"z", b"of another client")
+            assert db.status().counters.outgoing <= 9
+        assert publishing.result()
+    if kind is Increment:
+        assert postroom.integer(db.get(b"a")) == 30
+    else:
+        assert len(db.peek(b"a", 100)) == 30

@@ -160,13 +160,13 @@ class Outgoing:
         """Return whether entries go out that are for keys of the range from ``key`` on."""
         return self._uncounted > 0 or any(each >= key for each in self._own)
 
-    def check_room(self) -> None:
-        """Check that there is room for one more entry.
+    def check_room(self, part: int = 1) -> None:
+        """Check that there is room for one more entry, or that a part of the room is left.
 
         Raises:
             OutboxFull: too much is on its way already.
         """
-        check_room(self._conservation.applied)
+        check_room(self._conservation.applied, part)
 
     def store(self, ctx: Evaluation, id_: bytes, entry: Deliverable | Executable) -> None:
         """Store an entry that goes out."""

@@ -12,17 +12,18 @@ from postroom.errors import OutboxFull
 from postroom.messaging.requests import Counters
 
 
-def check_room(applied: Counters) -> None:
+def check_room(applied: Counters, part: int = 1) -> None:
     """Check that one more entry may join those that are outgoing.
 
     Args:
         applied: the counters of the sending range.
+        part: the part of the room that may be used: 2 is a half, which leaves the other to others.
 
     Raises:
         OutboxFull: too much is on its way already.
     """
     number, size = applied.outgoing, applied.outgoing_bytes
-    if number < limits.OUTGOING_MAX and size < limits.OUTGOING_BYTES_MAX:
+    if number < limits.OUTGOING_MAX // part and size < limits.OUTGOING_BYTES_MAX // part:
         return
     raise OutboxFull(
         f"{number} messages and updates ({size} bytes) are on their way to other ranges, and no "

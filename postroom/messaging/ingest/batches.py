@@ -93,6 +93,7 @@ from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry, WriteEvaluator
 from postroom.ranges.transactions.intents import IntentTable, MeetsIntent
 
+_ROOM_PART: Final = 2
 _PARTS_LOOKED_AT: Final = 20
 """The parts of outboxes that a split looks through; it waits while there are more."""
 _TOUCHED_SECONDS: Final = 60.0
@@ -320,6 +321,7 @@ class StagedBatches:
         """
         if self.intents.by_transaction and request.participates():
             self.intents.check_writer(request.concerns())
+        self._check_room(request)
         outgoing = self.outboxes.executable.outgoing
         try:
             if isinstance(request, EnqueueInQueue):
@@ -345,17 +347,25 @@ class StagedBatches:
             return True
 
     def _send(self, ctx: Evaluation, request: Any) -> None:
-        """Send a row to the range of its key.
+        """Send a row to the range of its key."""
+        entry = Executable(request, ctx.transaction_id, ctx.source)
+        self.outboxes.executable.outgoing.store(ctx, self._new_id(ctx), entry)
+        ctx.count("enqueued")
+        ctx.steps += 1
+
+    def _check_room(self, request: Any) -> None:
+        """Check that the outboxes have room for a row, if it goes out: half is left to others.
 
         Raises:
             OutboxFull: too much is on its way already.
         """
-        outgoing = self.outboxes.executable.outgoing
-        outgoing.check_room()
-        entry = Executable(request, ctx.transaction_id, ctx.source)
-        outgoing.store(ctx, self._new_id(ctx), entry)
-        ctx.count("enqueued")
-        ctx.steps += 1
+        if not self.outboxes.may_send():
+            return
+        outgoing = self.outboxes.deliverable.outgoing
+        is_of_queue = isinstance(request, EnqueueInQueue)
+        concerned = (request.home, request.id) if is_of_queue else (request.key,)
+        if any(map(outgoing.goes_out, concerned)):
+            outgoing.check_room(_ROOM_PART)
 
     def _new_id(self, ctx: Evaluation) -> bytes:
         return ctx.stamp + keys.u64(ctx.range_id) + ctx.next_ordinal()
@@ -365,8 +375,8 @@ class StagedBatches:
     def must_wait(self, ctx: Evaluation, key: bytes) -> bool:
         """Return whether a split has to wait for what queries from ``key`` on have sent.
 
-        They send nothing more then. If something else holds the split up, they go on. That may be
-        too much from others, on its way to a range that takes nothing.
+        They send nothing more then. If something else holds the split up, they go on, also
+        if others have sent too much to a range that takes nothing.
         """
         at = ctx.timestamp if self.paused is None else self.paused[1]
         queries = self.records.unfinished_from(ctx, key)
