@@ -588,6 +588,8 @@ SCHEDULES_MAX: Final = 1000
 
 CLIENT_QUEUE_MAX: Final = 10_000
 CLIENT_WAITS_MAX: Final = 10_000
+LOOKED_FOR_AT_ONCE: Final = 50
+"""The lost claims whose messages a client looks for at a time, in all ranges."""
 """Requests that wait in a client for a leader, or at nodes for an event."""
 CACHED_RANGES_MAX: Final = 100_000
 REFUTED_RANGES_MAX: Final = 1_000

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import heapq
 import random  # noqa: TID251 - passed in, as an instance
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
@@ -45,7 +46,7 @@ from postroom.errors import (
     NoSuchQueue,
     Unavailable,
 )
-from postroom.limits import WRONG_RANGES_MAX
+from postroom.limits import CLIENT_WAITS_MAX, LOOKED_FOR_AT_ONCE, WRONG_RANGES_MAX
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.protocol.failures import (
     CLOCK_AHEAD,
@@ -121,6 +122,8 @@ class FailedTries:
         self._search = search
         self._clock = clock
         self._pauses = pauses
+        self._left: deque[RemoteCall] = deque(maxlen=CLIENT_WAITS_MAX)
+        self._looking = 0
 
     # --- a call ends
 
@@ -145,9 +148,21 @@ class FailedTries:
         """
         link = call.link
         if link is None or call.number not in link.sent:
-            left = left_behind(call)
+            left = left_behind(call, self._has_looked)
             if left is not None:
-                self.assign(left)
+                self._left.append(left)
+                self._look_for_left()
+
+    def _look_for_left(self) -> None:
+        """Send requests that replace lost claims; each goes to all ranges, so few at a time."""
+        while self._left and self._looking < LOOKED_FOR_AT_ONCE:
+            self._looking += 1
+            self.assign(self._left.popleft())
+
+    def _has_looked(self) -> None:
+        """Send the next of them, since one is answered."""
+        self._looking -= 1
+        self._look_for_left()
 
     # --- a call is tried again
 
@@ -157,7 +172,7 @@ class FailedTries:
             call.refused_there()
             return False
         call.link = None
-        if type(call) is UpkeepCall:
+        if isinstance(call, UpkeepCall):
             return type(call.request) in LASTING
         if call.done or call.withdrawn:
             self.leave(call)

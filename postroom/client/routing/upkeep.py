@@ -174,14 +174,38 @@ These find messages that are held without a caller, and give them back.
 """
 
 
-def left_behind(call: RemoteCall) -> UpkeepCall | None:
-    """Return the request that replaces a lost claim without a caller; ``None``: none is needed."""
+class LeftBehind(UpkeepCall):
+    """A request that replaces a lost claim without a caller.
+
+    Args:
+        request: the request.
+        ended: called when it is answered.
+    """
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, request: ClaimQueue, ended: Callable[[], None]) -> None:
+        super().__init__(request)
+        self._ended = ended
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Tell that it has ended. The messages have gone back."""
+        self._ended()
+
+
+def left_behind(call: RemoteCall, ended: Callable[[], None]) -> LeftBehind | None:
+    """Return the request that replaces a lost claim without a caller; ``None``: none is needed.
+
+    Args:
+        call: the claim.
+        ended: called when the request is answered.
+    """
     request = call.request
-    if type(request) is not ClaimQueue or not call.was_sent or type(call) is UpkeepCall:
+    if type(request) is not ClaimQueue or not call.was_sent or isinstance(call, UpkeepCall):
         return None
     if request.transaction_id is not None:
         return None  # its messages are freed with its transaction
     asked = msgspec.structs.replace(request, messages_max=0, wait=False, again=True, at_node=False)
-    left = UpkeepCall(asked)
+    left = LeftBehind(asked, ended)
     left.number, left.deadline, left.was_sent = call.number, math.inf, True
     return left

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroom.client.routing import assignment
+from postroom.client.routing import assignment, tries
 from postroom.client.routing.claims import turned
 from postroom.errors import Invalid
 from postroom.messaging.queues.requests import (
@@ -215,6 +215,33 @@ def test_messages_of_a_lost_answer_are_looked_for_in_all_ranges_and_go_back() ->
         stream.answer(number, Claimed([stored(address)]))
         assert given_back(stream) == [address.encode()]
     assert not call.done
+
+
+def test_messages_of_few_lost_claims_are_looked_for_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tries, "LOOKED_FOR_AT_ONCE", 2)
+    world = three()
+    for _ in range(5):
+        world.ask(a_claim())
+        for _ in PIECES:
+            for address in PIECES:
+                stream = world.to(address)
+                for number in [n for n, each in claims_at(world, address).items() if not each.wait]:
+                    stream.answer(number, NOTHING)
+    sent = {each.number for each in waits_at(world, "b:1")}
+    world.to("b:1").breaks()
+    world.pass_time(0.3)
+    welcome_all(world)
+    found = []
+    while at_once := looked_for(world, "a:1"):
+        assert len(at_once) <= 2
+        found += at_once.values()
+        for address in PIECES:
+            for number in looked_for(world, address):
+                world.to(address).answer(number, NOTHING)
+    assert len(found) == len(sent) == 5
+    assert {*found} == sent
 
 
 def test_a_claim_waits_again_at_a_node_that_comes_back() -> None:
