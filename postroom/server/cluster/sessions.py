@@ -13,7 +13,14 @@ from typing import Final
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
 from postroom.ranges.admission import Rounds
-from postroom.server.cluster.access import WRITER, Access, changed_rights, rights_of
+from postroom.ranges.contract import Role
+from postroom.server.cluster.access import (
+    WRITER,
+    Access,
+    changed_rights,
+    permitted,
+    rights_of,
+)
 from postroom.server.cluster.admission import Admission, NodeLimits
 from postroom.server.cluster.intake import LargeFrames
 from postroom.server.cluster.refusals import Refusals
@@ -34,6 +41,7 @@ class Sessions:
     """
 
     def __init__(self, node: SessionNode, limits: NodeLimits | None = None) -> None:
+        permitted(Role.ADMIN)  # made before a client waits for it: it takes many milliseconds
         self.node = node
         self.admission = Admission(limits or NodeLimits())
         self.said = LogOnce()

@@ -15,7 +15,7 @@ from postroom.ranges.contract import Role
 from postroom.ranges.nodes import RetireNode
 from postroom.ranges.protections import KeepPosition, Position, ReadPositions
 from postroom.ranges.requests import CommitTransaction, Get, Put, ReleaseLocks
-from postroom.server.cluster.access import ALLOWED, Access, Roles, token_of
+from postroom.server.cluster.access import ALLOWED, Access, Roles, permitted, token_of
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -168,3 +168,9 @@ def test_principals_are_certificates_with_tokens_and_else_hosts(store: Store) ->
     assert sessions.open("10.0.0.1:999", lambda: None).principal == "10.0.0.1"
     with_access = sessions.open("10.0.0.1:999", lambda: None, Access(principal="certificate shop"))
     assert with_access.principal == "certificate shop"
+
+
+def test_decoders_of_requests_are_made_before_the_first_client_comes(store: Store) -> None:
+    permitted.cache_clear()
+    Sessions(store.node)
+    assert permitted.cache_info().currsize == 1
