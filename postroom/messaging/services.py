@@ -36,7 +36,7 @@ from postroom.errors import (
     TransactionTooLarge,
     Unavailable,
 )
-from postroom.messaging.queues.requests import AdvanceQueues
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
 from postroom.ranges.ports import ServiceWakeUp
 

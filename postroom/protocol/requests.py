@@ -41,6 +41,7 @@ from postroom.messaging import requests as messages
 from postroom.messaging import trail_requests
 from postroom.messaging.handover import requests as handovers
 from postroom.messaging.ingest import requests as ingests
+from postroom.messaging.queues import maintenance as queue_services
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
 from postroom.protocol.failures import Failure, WireError
@@ -82,6 +83,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     ingests,
     queues,
     queue_queries,
+    queue_services,
     histories,
     trail_requests,
 )

@@ -28,7 +28,7 @@ from postroom.limits import (
     CALLS_TOGETHER_BYTES_MAX,
 )
 from postroom.messaging.handover.requests import HandOver
-from postroom.messaging.queues.requests import AskForSlots, LearnDefinitions, LeaveSlots
+from postroom.messaging.queues.maintenance import AskForSlots, LearnDefinitions, LeaveSlots
 from postroom.protocol.failures import Failure
 from postroom.protocol.requests import REQUESTS, any_of
 from postroom.raft.interface import NodeId, Transport

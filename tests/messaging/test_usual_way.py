@@ -19,9 +19,9 @@ from postroom.kv.clock import from_milliseconds, from_seconds
 from postroom.messaging import requests as messaging
 from postroom.messaging.claims import Claims
 from postroom.messaging.queues.consumers import WaitingClaim
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.requests import (
     Acknowledge,
-    AdvanceQueues,
     Attempt,
     ClaimSelection,
     EnqueueInQueue,

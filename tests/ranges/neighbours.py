@@ -21,8 +21,8 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, MemorySnapshot
 from postroom.messaging.ingest.restores import Restoring
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.requests import (
-    AdvanceQueues,
     CreateQueue,
     DropQueue,
     EnqueueInQueue,

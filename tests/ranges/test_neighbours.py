@@ -25,9 +25,12 @@ from postroom.messaging.ingest.requests import (
     LoadRows,
     StageRows,
 )
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueMessage
 from postroom.messaging.queues.records import QueueLayout
-from postroom.messaging.queues.requests import AdvanceQueues, EnqueueInQueue
+from postroom.messaging.queues.requests import (
+    EnqueueInQueue,
+)
 from postroom.messaging.requests import (
     EnqueueMessage,
     EnqueueUpdate,

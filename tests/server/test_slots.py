@@ -11,15 +11,13 @@ import pytest
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.queues.crossing import AnyCrossing, GrantSlots, ReturnSlots, decode
+from postroom.messaging.queues.maintenance import AskForSlots, LeaveSlots, OwnedSlots
 from postroom.messaging.queues.requests import (
     Acknowledge,
-    AskForSlots,
     Attempt,
     ClaimQueue,
     ClaimSelection,
     DropQueue,
-    LeaveSlots,
-    OwnedSlots,
     StoredQueueMessage,
     UpdateQueue,
 )

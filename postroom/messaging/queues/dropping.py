@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Error, Retryable
-from postroom.messaging.queues.requests import LearnDefinitions, Learned, NoteAllKnow
+from postroom.messaging.queues.maintenance import LearnDefinitions, Learned, NoteAllKnow
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
 from postroom.ranges.ports import ServiceWakeUp

@@ -39,6 +39,15 @@ from postroom.messaging.queues.figures import QueueReport, report
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.leases import attempt_of
+from postroom.messaging.queues.maintenance import (
+    AdvanceQueues,
+    AskForSlots,
+    LearnDefinitions,
+    Learned,
+    LeaveSlots,
+    NoteAllKnow,
+    OwnedSlots,
+)
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.node_claims import NOT_LEARNED
 from postroom.messaging.queues.places import Rescheduling
@@ -51,13 +60,6 @@ from postroom.messaging.queues.records import (
     index_in_use,
 )
 from postroom.messaging.queues.requests import (
-    AdvanceQueues,
-    AskForSlots,
-    LearnDefinitions,
-    Learned,
-    LeaveSlots,
-    NoteAllKnow,
-    OwnedSlots,
     QueueDefinition,
     SetSchedule,
     TrimArchive,

@@ -17,7 +17,7 @@ was fired before. Locator, epoch and the timestamp of firing together name an at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias
 
 import msgspec
 
@@ -32,18 +32,14 @@ from postroom.limits import (
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
     RESULT_BYTES_MAX,
-    SLOTS_MAX,
     TRACEBACK_CHARACTERS_MAX,
 )
 from postroom.messaging.queues.homes import home_of
-from postroom.messaging.requests import Moved
 from postroom.ranges.checks import Headers, has_large_headers
 from postroom.ranges.contract import (
     Concern,
-    ConcernsRange,
     ConcernsRoot,
     KeySet,
-    Maintenance,
     MayWait,
     NeedsQueue,
     Read,
@@ -740,110 +736,3 @@ class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):
         return msgspec.structs.replace(
             self, in_hand=[each for each in in_hand if each.home in homes_of]
         )
-
-
-# --- maintenance ----------------------------------------------------------------------------------
-
-
-class Learned(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``LearnDefinitions``.
-
-    Attributes:
-        version: the version of the definitions that the range has learned.
-        end: the end of its keys.
-    """
-
-    version: int
-    end: bytes | None
-
-
-class LearnDefinitions(ConcernsRange, Maintenance, frozen=True, tag="learn_definitions"):
-    """A request to a range to learn the definitions that its node has heard of."""
-
-    answer: ClassVar = Learned
-    since: ClassVar = 2
-    is_served_in_restore: ClassVar = False
-
-
-class NoteAllKnow(ConcernsRange, Maintenance, frozen=True, tag="note_all_know"):
-    """A request to note that all ranges have learned a version of the definitions."""
-
-    answer: ClassVar = None
-    since: ClassVar = 2
-    is_served_in_restore: ClassVar = False
-
-    version: TimestampNumber
-
-
-LimitName: TypeAlias = Literal["concurrency", "rate"]
-"""The limits of a whole queue over several ranges (:mod:`.slots`)."""
-
-
-class AskForSlots(ConcernsRange, Maintenance, frozen=True, tag="ask_for_slots"):
-    """A range's request to the root for slots of a queue; the answer is how many are on their way.
-
-    Attributes:
-        number: the number of the queue.
-        range_id: the range that asks; its keys begin with ``first``.
-        owned: how many it owns.
-        wanted: how many more it could use.
-    """
-
-    answer: ClassVar = int
-    since: ClassVar = 2
-    is_served_in_restore: ClassVar = False
-
-    queue: QueueName
-    number: Count
-    limit: LimitName
-    range_id: Count
-    first: Bound
-    owned: Count
-    wanted: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_MAX)]
-
-
-class OwnedSlots(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``LeaveSlots``.
-
-    Attributes:
-        owned: how many slots the range owns, without those that go to the pool now.
-        needed: how many of them its messages hold.
-        wanted: how many more it could use.
-    """
-
-    owned: int
-    needed: int
-    wanted: int
-
-
-class LeaveSlots(ConcernsRange, Maintenance, frozen=True, tag="leave_slots"):
-    """The root's request to a range to leave slots of a queue to others, and to tell its needs.
-
-    Attributes:
-        number: the number of the queue.
-        keeps: how many it may keep at most. It gives half of its free ones at once; if it has none,
-            the others as messages end.
-    """
-
-    answer: ClassVar = OwnedSlots
-    since: ClassVar = 2
-    is_served_in_restore: ClassVar = False
-
-    queue: QueueName
-    number: Count
-    limit: LimitName
-    keeps: Count
-
-
-class AdvanceQueues(ConcernsRange, Maintenance, frozen=True, tag="advance_queues"):
-    """A request to do what is due in all queues of the range, within ``messages_max``.
-
-    It fires, expires leases, enqueues for ticks, and purges. The answer is ``Moved``, like those of
-    the requests of the dispatcher and the executor.
-    """
-
-    answer: ClassVar = Moved
-    since: ClassVar = 1
-    is_served_in_restore: ClassVar = False
-
-    messages_max: Count

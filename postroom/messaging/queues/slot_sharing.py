@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, Final
 
 from postroom.limits import SLOTS_MAX
+from postroom.messaging.queues.maintenance import AskForSlots, LeaveSlots, OwnedSlots
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import AskForSlots, LeaveSlots, OwnedSlots
 from postroom.messaging.queues.slot_moves import SlotMoves
 from postroom.messaging.queues.slot_pool import LimitOf, SlotPools
 from postroom.messaging.queues.slots import LIMITS, shares

@@ -11,7 +11,7 @@ import pytest
 
 from postroom.errors import Unavailable
 from postroom.messaging.queues.dropping import DropTeller
-from postroom.messaging.queues.requests import LearnDefinitions, Learned, NoteAllKnow
+from postroom.messaging.queues.maintenance import LearnDefinitions, Learned, NoteAllKnow
 from postroom.ranges.carrier import Recipient
 from postroom.ranges.contract import ROOT_ID, Request
 

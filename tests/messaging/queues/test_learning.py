@@ -12,9 +12,9 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.learning import learned_version
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.queries import ReadQueueStats
 from postroom.messaging.queues.requests import (
-    AdvanceQueues,
     ClaimQueue,
     ClaimSelection,
     CreateQueue,

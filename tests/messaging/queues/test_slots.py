@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.messaging.queues.requests import LeaveSlots, OwnedSlots
+from postroom.messaging.queues.maintenance import LeaveSlots, OwnedSlots
 from postroom.messaging.queues.slot_pool import LimitOf, Resting
 from postroom.messaging.queues.slot_sharing import SlotSharer
 from postroom.messaging.queues.slots import (

@@ -17,9 +17,9 @@ from postroom.messaging.queues.definitions import (
     Definitions,
     encode_version,
 )
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.requests import (
-    AdvanceQueues,
     Attempt,
     ClaimQueue,
     ClaimSelection,

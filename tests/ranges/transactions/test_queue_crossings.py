@@ -12,10 +12,10 @@ from postroom.errors import ConditionFailed, Invalid, OutboxFull
 from postroom.messaging.handover.channels import LANES
 from postroom.messaging.queues import crossing
 from postroom.messaging.queues.enqueueing import Enqueueing
+from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import (
     Acknowledge,
-    AdvanceQueues,
     Attempt,
     CancelMessages,
     EnqueueInQueue,
