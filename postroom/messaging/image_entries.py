@@ -57,7 +57,7 @@ from postroom.messaging.ingest import machine, staging
 from postroom.messaging.ingest.requests import JOB_BYTES, TASK_ATTEMPT_BYTES, Winner
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
-from postroom.messaging.queues.enqueueing import Outstanding
+from postroom.messaging.queues.event_groups import Outstanding
 from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
 from postroom.messaging.queues.periodic import PeriodicSchedule
 from postroom.messaging.queues.queries import QueueCounts

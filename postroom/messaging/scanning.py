@@ -64,7 +64,7 @@ from postroom.messaging.image_entries import engine_key_of, name_of
 from postroom.messaging.inbox_index import mail_entries
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue
-from postroom.messaging.queues.enqueueing import outstanding
+from postroom.messaging.queues.event_groups import outstanding
 from postroom.messaging.queues.records import QueueLayout, index_in_use
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.contract import ROOT_ID

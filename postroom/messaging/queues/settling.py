@@ -39,7 +39,8 @@ from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.queues import holdings, records
-from postroom.messaging.queues.enqueueing import Enqueueing, count_in_group, read_group
+from postroom.messaging.queues.enqueueing import Enqueueing
+from postroom.messaging.queues.event_groups import count_in_group, read_group
 from postroom.messaging.queues.holdings import Draft
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note

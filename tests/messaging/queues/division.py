@@ -17,7 +17,7 @@ from postroom.messaging.halves import MessagingHalves
 from postroom.messaging.queues import dividing, records
 from postroom.messaging.queues.cutting import HEAD_BYTES, cut, grown, less, unit_of
 from postroom.messaging.queues.dividing import IndexDivision, _divisions, _Index
-from postroom.messaging.queues.enqueueing import outstanding
+from postroom.messaging.queues.event_groups import outstanding
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import encode, index_in_use
 from postroom.ranges.contract import ROOT_ID

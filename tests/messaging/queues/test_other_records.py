@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.messaging.queues import enqueueing, periodic, records
+from postroom.messaging.queues import event_groups, periodic, records
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import ClaimSelection, QueueDefinition
@@ -30,7 +30,7 @@ NONE = ClaimSelection(kinds=("none",))
 Change = Callable[[Any], Any]
 _counted = msgspec.msgpack.Decoder(QueueCounts).decode
 _schedule = msgspec.msgpack.Decoder(periodic.PeriodicSchedule).decode
-_group = msgspec.msgpack.Decoder(enqueueing.Outstanding).decode
+_group = msgspec.msgpack.Decoder(event_groups.Outstanding).decode
 _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 
 
