@@ -33,7 +33,7 @@ from postroom.messaging.ingest.staging import StagedRecords, Sweeping
 from postroom.messaging.moving import Delivery, Execution
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.claiming import QueueEnvironment
-from postroom.messaging.queues.crossing import Departures
+from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import CheckInbox, Deliverable

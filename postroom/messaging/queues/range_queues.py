@@ -31,8 +31,8 @@ from postroom.messaging.queues import periodic, prepared, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.arriving import Arrivals
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
-from postroom.messaging.queues.crossing import Departures
 from postroom.messaging.queues.definitions import Changed, retention
+from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.directory import Directory, survey
 from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
 from postroom.messaging.queues.figures import QueueReport, report

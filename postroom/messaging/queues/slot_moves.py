@@ -23,7 +23,8 @@ from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import slots as rules
-from postroom.messaging.queues.crossing import Departures, GrantSlots, ReturnSlots, TakeSlots
+from postroom.messaging.queues.crossing import GrantSlots, ReturnSlots, TakeSlots
+from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.maintenance import LeaveSlots, OwnedSlots
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import (

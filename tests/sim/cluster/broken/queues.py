@@ -9,7 +9,7 @@ from postroom.messaging.queues import enqueueing, places, slots
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.consumers import Wish
-from postroom.messaging.queues.crossing import Departures
+from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dividing import _Copies
 from postroom.messaging.queues.enqueueing import Enqueueing
