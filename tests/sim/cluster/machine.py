@@ -304,19 +304,25 @@ class Machine:
     # --- turns
 
     def _after_act(self) -> None:
-        self.overseer.acted(self)
         self._take_time()
         due = self._due()
         if due is not None:
             self._plan(due)
 
     def _take_time(self) -> None:
-        """Let much work take a while: until then nothing else happens here."""
+        """Let the overseer look, and much work take a while: until then nothing happens here.
+
+        What the overseer reads takes no time.
+        """
         state = None if self.node is None else self.node.engine.state
-        if isinstance(state, MeteredEngine):
-            seconds = state.spent() * self.slowness
-            if seconds > BUSY_SECONDS_MIN:
-                self.asleep_until = max(self.asleep_until, self._agenda.now + seconds)
+        if not isinstance(state, MeteredEngine):
+            self.overseer.acted(self)
+            return
+        seconds = state.spent() * self.slowness
+        self.overseer.acted(self)
+        state.spent()
+        if seconds > BUSY_SECONDS_MIN:
+            self.asleep_until = max(self.asleep_until, self._agenda.now + seconds)
 
     def _due(self) -> float | None:
         node = self.node
@@ -363,7 +369,6 @@ class Machine:
             if self._arrived:
                 self._plan(self._agenda.now)
         else:
-            self.overseer.acted(self)
             self._take_time()
             stands = self.lives, self.turns, self._turn.part
             seconds = self._part_seconds(node)

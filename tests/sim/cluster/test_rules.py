@@ -153,3 +153,18 @@ def test_replicas_that_differ(cluster: Cluster) -> None:
     engine.close()
     with pytest.raises(Broken, match="differ at entry"):
         cluster.overseer.look()
+
+
+def test_the_reads_of_the_overseer_take_no_time_of_a_machine(cluster: Cluster) -> None:
+    machine = leader_of(cluster)
+    assert machine.node is not None
+    engine, asleep_until = machine.node.engine.state, machine.asleep_until
+
+    def look(_: Machine) -> None:
+        for _ in range(1000):
+            engine.get(b"")
+
+    with patch.object(cluster.overseer, "acted", look):
+        machine.act(lambda: None)
+        machine.act(lambda: None)
+    assert machine.asleep_until == asleep_until
