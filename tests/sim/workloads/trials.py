@@ -17,6 +17,7 @@ were buried by somebody.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any, Final
 
@@ -70,17 +71,21 @@ class Trials:
 
     # --- trying
 
-    async def _reap(self, tx: Any, client: Client, key: bytes) -> list[Message]:
-        choose = client.random.choice
+    async def _reap(
+        self, tx: Any, client: Client, key: bytes, timeout: float = math.inf
+    ) -> list[Message]:
+        choose, monotonic = client.random.choice, client.db._sender.monotonic
         holds, now = dict(self._holds), 0
         self._unanswered[key] += 1
+        began = monotonic()
         most, wait = choose([1, 2, 5]), choose([None, 0.05])
         found = list(await tx.reap_queue(key, most, wait=wait, max_attempts=ATTEMPTS_MAX))
         self._handed_out.update(message.id for message in found)
-        if found or wait is None:
+        if (found or wait is None) and monotonic() - began < timeout:
             # In this step: the messages may be lost while this client waits for what follows. A
             # reap that waited in vain may have been answered too late, and take them along. It does
-            # so too if its process ends soon after its transaction (embedded seed 240129).
+            # so too if its process ends soon after its transaction (embedded seed 240129). One that
+            # lasts longer than its transaction may take others again (embedded seed 18).
             self._unanswered[key] -= 1
         now = await client.db.now()
         for message in found:
@@ -139,8 +144,9 @@ class Trials:
 
     async def _vanish(self, client: Client) -> None:
         """Take some messages, and vanish without a word."""
-        tx = client.db.begin(timeout=client.random.choice([0.05, 0.5]))
-        await self._reap(tx, client, client.random.choice([HELD, PASSED]))
+        timeout = client.random.choice([0.05, 0.5])
+        tx = client.db.begin(timeout=timeout)
+        await self._reap(tx, client, client.random.choice([HELD, PASSED]), timeout)
         await client.pause(0.2)
 
     # --- at the end
