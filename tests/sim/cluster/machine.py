@@ -312,7 +312,7 @@ class Machine:
     def _take_time(self) -> None:
         """Let the overseer look, and much work take a while: until then nothing happens here.
 
-        What the overseer reads takes no time.
+        Reads of the overseer take no time.
         """
         state = None if self.node is None else self.node.engine.state
         if not isinstance(state, MeteredEngine):
