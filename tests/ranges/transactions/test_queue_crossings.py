@@ -10,7 +10,7 @@ import pytest
 from postroom import limits
 from postroom.errors import ConditionFailed, Invalid, OutboxFull
 from postroom.messaging.handover.channels import LANES
-from postroom.messaging.queues import crossing
+from postroom.messaging.queues import crossing, departing
 from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.records import QueueDamaged
@@ -374,7 +374,7 @@ def test_only_the_pointer_to_a_message_ends_with_it(store: QueueRanges) -> None:
     end = crossing.EndPointer(Q, number_of_queue(member), A, "", b"n1")
     ctx = Evaluation(member.engine, member.range_id, 0)
     ctx.begin(member.clock.now())
-    entry = Deliverable(b"n1", crossing._encode(end), None, b"", b"", is_of_queue=True)
+    entry = Deliverable(b"n1", crossing.encode(end), None, b"", b"", is_of_queue=True)
     member.messaging.queues.take_change(ctx, entry)
     assert not ctx.writes
 
@@ -485,7 +485,7 @@ def test_a_tick_goes_by_the_range_of_its_id_and_comes_once(store: QueueRanges) -
 def test_a_change_that_cannot_be_read_is_a_dead_letter(store: QueueRanges) -> None:
     last, first = store.owner(C), store.members[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crossing, "_encode", lambda _: b"not a change")
+        patch.setattr(departing, "encode", lambda _: b"not a change")
         store.commit(Put(A, b""), made_up(b"a1", C))
     store.settle()
     assert last.messaging.conservation.applied.dead == 1
