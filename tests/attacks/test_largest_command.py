@@ -37,7 +37,7 @@ def _sends(db: postroom.Database) -> None:
 def test_the_bytes_of_a_command_bound_its_raw_writes(
     target: Target, monkeypatch: pytest.MonkeyPatch, act: Callable[[postroom.Database], None]
 ) -> None:
-    """Applying as many as were measured takes less than 50 ms (docs/performance.md)."""
+    """Applying as many as were measured takes less than 50 ms."""
     _puts(target.store.db)
     commands, start = list[Proposal](), Replica.start
 
