@@ -314,3 +314,19 @@ def test_ages_are_those_of_time_that_has_passed(store: Store) -> None:
     store.advance(10.0)
     age = q.stats().oldest_age
     assert age == pytest.approx(10.0, abs=0.1)
+
+
+def test_a_message_lease_of_an_embedded_store_lasts_over_the_next_lease_of_the_range() -> None:
+    store = Store(rests_alone=True)
+    q = store.db.create_queue("q", ack_wait=60)
+    with store.db.begin() as tx:
+        tx.enqueue("q", b"", id="1")
+    (message,) = q.claim(1)
+    is_set(store, DAY)
+    store.advance(6.0)
+    for _ in range(2):
+        store.node.replicas.by_id(1).stop_serving()
+    store.db.put(b"a", b"under the next lease")
+    store.advance(30.0)
+    q.acknowledge([message])
+    store.db.close()

@@ -324,7 +324,16 @@ class RangeQueues:
         return [each for each in self._directory.defined.values() if is_limited(each.settings)]
 
     def end(self) -> None:
-        """Forget everything, at the end of the lease."""
+        """Forget everything, at the end of the lease.
+
+        An embedded store will have the next one, too. Message leases then last as long as they
+        were given for, though clocks may be set meanwhile.
+        """
+        if self._environment.forgets_strangers:
+            deadlines = dict(self.deadlines())
+            if deadlines:  # none are known while a lease has yet to begin
+                self.handed.clear()
+                self.handed.update(deadlines)
         for manager in self._by_name.values():
             manager.consumers.lose(NotLeaseholder(None))
         self._forget()
