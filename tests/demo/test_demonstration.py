@@ -145,7 +145,7 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
         check=False, capture_output=True, text=True, timeout=RUN_SECONDS,
     )  # fmt: skip
     assert first.returncode == 0, first.stdout + first.stderr
-    first_act, second_act = first.stdout.split("This run")
+    first_act, second_act = first.stdout.split("The longest pause took")
     assert "killed node" in first_act
     assert "killed node" in second_act
     assert "killed worker 2" in second_act
