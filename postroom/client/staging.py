@@ -18,9 +18,11 @@ import msgspec
 
 from postroom.client import arguments
 from postroom.client.commits import alone, repeat_one, repeated
+from postroom.client.pages import LIST_BYTES_PER_PAGE
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
-from postroom.limits import LOAD_CUTS_MAX, STAGED_SECONDS_MAX
+from postroom.kv import keys
+from postroom.limits import LOAD_CUTS_MAX, STAGED_COUNTED_MAX, STAGED_SECONDS_MAX
 from postroom.messaging.ingest.requests import (
     AbortStaged,
     ApplyStaged,
@@ -30,10 +32,13 @@ from postroom.messaging.ingest.requests import (
     LoadRows,
     PublishStaged,
     ReadStaging,
+    StagedQuery,
     Staging,
     SweepStaged,
     Winner,
 )
+from postroom.messaging.requests import ListDeadLetters, StoredDeadLetter
+from postroom.ranges.contract import RANGE_ID_BYTES
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import Pairs, Scan
 from postroom.ranges.split.requests import AwaitSplit, NewRangeId, PrepareSplit
@@ -268,6 +273,31 @@ class StagingCalls:
         """
         found: Staging = await repeated(self._sender, partial(ReadStaging, begin=begin))
         return found
+
+    async def last(self, query: bytes) -> StagedQuery | None:
+        """Return the last batch of a query, with its dead rows; ``None``: it has published none.
+
+        Rows of other ranges are counted while they are dead letters. Only the first
+        ``STAGED_COUNTED_MAX`` letters since the batch was published are looked at.
+        """
+        found = (await self.read(query)).queries[:1]
+        if not found or found[0].query != query:
+            return None
+        dead = await self._letters(query, found[0].at)
+        return msgspec.structs.replace(found[0], dead=max(found[0].dead, dead))
+
+    async def _letters(self, query: bytes, since: int) -> int:
+        """Return how many dead letters are from a query, sent from a timestamp on."""
+        after, left, number = bytes(RANGE_ID_BYTES) + keys.u64(since), STAGED_COUNTED_MAX, 0
+        while left > 0:
+            wanted = partial(ListDeadLetters, left, LIST_BYTES_PER_PAGE, after)
+            page: list[StoredDeadLetter] = await repeated(self._sender, wanted)
+            updates = [each.record.update for each in page]
+            number += sum(each is not None and each.source == query for each in updates)
+            if not page or not page[-1].more:
+                break
+            left, after = left - len(page), page[-1].id
+        return number
 
     # --- bulk loads
 

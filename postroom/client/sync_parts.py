@@ -169,6 +169,7 @@ class StagingCalls(SyncForm[staging.StagingCalls]):
     sweep_some = blocking(staging.StagingCalls.sweep_some)
     forget = blocking(staging.StagingCalls.forget)
     read = blocking(staging.StagingCalls.read)
+    last = blocking(staging.StagingCalls.last)
     prepare_load = blocking(staging.StagingCalls.prepare_load)
     begin_load = blocking(staging.StagingCalls.begin_load)
     end_load = blocking(staging.StagingCalls.end_load)

@@ -39,7 +39,6 @@ from pyspark.sql.datasource import (
 )
 
 from postroom.client.staging import packed
-from postroom.client.sync_parts import StagingCalls
 from postroom.counted import counted
 from postroom.errors import Invalid
 from postroom.limits import STAGED_CHUNK_BYTES_MAX
@@ -178,7 +177,7 @@ class BatchWriter(DataSourceArrowWriter):
             staging.finish(self._query)  # another writer has published it
         else:  # the next commit sweeps the rows of other writers
             staging.publish(self._query, batch, self._job, won, once=not named)
-        last = last_batch(staging, self._query)
+        last = staging.last(self._query)
         if named and last is not None and last.batch > batch:
             raise Invalid(
                 f"batch {batch} of the query {self._options.query.decode()!r} is older than its "
@@ -239,7 +238,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             staging.finish(first.query)  # an earlier run has published it
         else:
             staging.publish(first.query, batchId, first.job, winners(messages))
-        warn_of_dead_rows(last_batch(staging, first.query), batchId)
+        warn_of_dead_rows(staging.last(first.query), batchId)
         staging.sweep_some()
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -254,12 +253,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
             staging.abort(staged.query, staged.batch, staged.job)
         elif self._options.sink:
             staging.abort(b"", batchId, sink=self._options.sink)
-
-
-def last_batch(staging: StagingCalls, query: bytes) -> StagedQuery | None:
-    """Return the last batch of a query; ``None``: it has published none."""
-    found = staging.read(query).queries[:1]
-    return found[0] if found and found[0].query == query else None
 
 
 def warn_of_dead_rows(last: StagedQuery | None, batch: int) -> None:

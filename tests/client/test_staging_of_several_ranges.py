@@ -137,6 +137,23 @@ def test_a_row_that_another_range_cannot_carry_out_is_a_dead_letter(db: postroom
     assert db.status().counters.conserved()
 
 
+def test_the_last_batch_tells_its_dead_rows_in_all_ranges(db: postroom.Database) -> None:
+    assert db.staging.last(QUERY) is None
+    bad = [Increment(key, 1) for key in KEYS]
+    for key in KEYS:
+        db.put(key, b"no integer")
+    for batch, rows in enumerate((bad, [*bad, *bad])):
+        stage(db, *rows, batch=batch, job=b"%024d" % batch)
+        publish(db, batch=batch, job=b"%024d" % batch)
+        last = db.staging.last(QUERY)
+        assert last is not None
+        assert (last.batch, last.dead) == (batch, len(rows))
+    with db.begin() as tx:
+        tx.enqueue_update(postroom.Increment(b"z", 1))  # another client sends it
+    assert len(db.dead_letters()) == 3 * len(KEYS) + 1
+    assert db.staging.last(QUERY) == last
+
+
 def test_the_largest_rows_go_to_other_ranges(db: postroom.Database) -> None:
     key, value = b"z" * KEY_BYTES_MAX, b"v" * VALUE_BYTES_MAX
     stage(db, Put(key, value))

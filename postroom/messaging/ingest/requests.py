@@ -282,13 +282,15 @@ class StagedQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A query that has published: its last batch, and whether that is still being applied.
 
     Attributes:
-        dead: how many rows of that batch became dead letters so far.
+        dead: how many rows of that batch became dead letters so far, in the range of the query.
+        at: when it was published.
     """
 
     query: bytes
     batch: int
     unfinished: bool
     dead: int = 0
+    at: int = 0
 
 
 class Staging(msgspec.Struct, frozen=True, array_like=True):

@@ -210,8 +210,7 @@ class StagedRecords:
         found: list[StagedQuery] = []
 
         def told(engine_key: bytes, stored: bytes) -> None:
-            record, query = queries.decode(stored), query_of(engine_key)
-            found.append(StagedQuery(query, record.batch, record.cursor is not None, record.dead))
+            found.append(_told(query_of(engine_key), queries.decode(stored)))
 
         span = self.span(keys.STAGED_QUERY)
         lower = max(query_key(request.begin), span.lower)
@@ -232,9 +231,13 @@ class StagedRecords:
             query = query_of(engine_key)
             known = self.query(view, query)
             assert known is not None, "a publication has no record of its query"
-            found.append(StagedQuery(query, known.batch, unfinished=True, dead=known.dead))
+            found.append(_told(query, known))
             view.steps += 1 + len(stored) // 64
         return Staging(found, 0, 0, 0)
+
+
+def _told(query: bytes, record: QueryRecord) -> StagedQuery:
+    return StagedQuery(query, record.batch, record.cursor is not None, record.dead, record.at)
 
 
 def query_key(query: bytes) -> bytes:

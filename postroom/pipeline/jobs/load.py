@@ -44,7 +44,6 @@ from postroom.pipeline.jobs.job import (
     own_error,
 )
 from postroom.pipeline.jobs.load_files import CORRUPT, FILE, read
-from postroom.pipeline.sink_staging import last_batch
 from postroom.pipeline.typed_values import encoder
 
 FORMATS: Final = ("csv", "json", "parquet")
@@ -182,7 +181,7 @@ def load(
     loaded = int(counted.get["rows"])
     progress("loading rows", loaded, loaded)
     with database(spark, store) as db:
-        last = last_batch(db.staging, (QUERY + checked.name).encode())
+        last = db.staging.last((QUERY + checked.name).encode())
     return LoadResult(
         checked.name, checked.mode, loaded, bad, dead=0 if last is None else last.dead
     )
@@ -251,7 +250,7 @@ def is_done(db: CoreDatabase, options: LoadOptions) -> bool:
         start = options.prefix.encode()
         run = b"asks".ljust(16, b"\x00")
         return db.staging.begin_load(name, run, start, after_prefix(start))
-    if last_batch(db.staging, name) is None:
+    if db.staging.last(name) is None:
         return False
     db.staging.finish(name)
     return True

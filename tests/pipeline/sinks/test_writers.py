@@ -459,12 +459,13 @@ def test_a_batch_below_the_last_one_of_its_query_is_an_error(faults: Faults) -> 
 def test_rows_that_become_dead_letters_are_counted_and_warned_of(
     faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
+    faults.db.split(b"t")
     faults.db.put(b"text", b"no integer")
     faults.db.increment(b"full", 2**63 - 1)
     options = SinkOptions(mode="increment", query=b"q", batch=1)
     writer = sink_staging.BatchWriter(HERE, options)
     writer.commit([writer.write(batches([b"a", b"text", b"full"]))])
-    last = sink_staging.last_batch(faults.db.staging, b"q")
+    last = faults.db.staging.last(b"q")
     assert last is not None
     assert (last.batch, last.dead) == (1, 2)
     assert [each for each in caplog.messages if "batch 1 has 2 rows that are dead letters" in each]
@@ -473,7 +474,7 @@ def test_rows_that_become_dead_letters_are_counted_and_warned_of(
     nothing = SinkOptions(mode="increment", query=b"q", batch=2)
     writer = sink_staging.BatchWriter(HERE, nothing)
     writer.commit([writer.write(batches([b"a"]))])
-    last = sink_staging.last_batch(faults.db.staging, b"q")
+    last = faults.db.staging.last(b"q")
     assert last is not None
     assert last.dead == 0
     assert caplog.messages == []
@@ -482,6 +483,7 @@ def test_rows_that_become_dead_letters_are_counted_and_warned_of(
 def test_rows_of_a_stream_that_become_dead_letters_are_warned_of(
     faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    faults.db.split(b"t")
     faults.db.put(b"text", b"no integer")
     as_task(monkeypatch, batch=7)
     writer = sink_staging.StreamWriter(HERE, COUNT)

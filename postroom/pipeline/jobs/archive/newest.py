@@ -18,7 +18,6 @@ from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import ArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
 from postroom.pipeline.jobs.job import JobFailed
-from postroom.pipeline.sink_staging import last_batch
 
 _TRIES: Final = 5
 _JOB_BYTES: Final = 24
@@ -97,7 +96,7 @@ def _note(db: CoreDatabase, query: bytes, number: int) -> None:
 
 def _noted(db: CoreDatabase, query: bytes) -> int:
     """Return the number of the run that the store knows; 0: none."""
-    found = last_batch(db.staging, query)
+    found = db.staging.last(query)
     return 0 if found is None else found.batch
 
 
