@@ -5,6 +5,7 @@ Ranges are halves of one that was split, and give their records names of their o
     counters            added up
     lists of ended      the halves of one, one after the other
     holdings            the same, without the marks behind them, which tell places in a half
+    results             that of the newest message; the entries of all by their ends stay
 
 Everything else of queues has a name that no other range uses. If other
 records share a name, that of the first range is taken: it alone keeps it up.
@@ -12,7 +13,7 @@ records share a name, that of the first range is taken: it alone keeps it up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -87,13 +88,15 @@ def joined(name: bytes, every: Sequence[bytes]) -> bytes:
     if name.startswith(_COUNTERS_OF_QUEUES):
         counted = (msgspec.structs.astuple(read_queue_counts(each)) for each in every)
         return records.encode(QueueCounts(*map(sum, zip(*counted, strict=True))))
-    if subspace in {keys.DONE, keys.ARCHIVED}:
-        return records.encode([*chain(*map(records.ended_lists.decode, every))])
-    if subspace == keys.LEASED:
-        return _joined_holding(every)
+    if subspace in _JOINS:
+        return _JOINS[subspace](every)
     if subspace:
         raise _no_halves(subspace)
     return every[0]
+
+
+def _joined_lists(every: Sequence[bytes]) -> bytes:
+    return records.encode([*chain(*map(records.ended_lists.decode, every))])
 
 
 def _joined_holding(every: Sequence[bytes]) -> bytes:
@@ -106,12 +109,19 @@ def _joined_holding(every: Sequence[bytes]) -> bytes:
     return records.encode(whole)
 
 
+def _newest_result(every: Sequence[bytes]) -> bytes:
+    return max(every, key=lambda each: records.results.decode(each).seq)
+
+
+_JOINS: Final[dict[bytes, Callable[[Sequence[bytes]], bytes]]] = {
+    keys.DONE: _joined_lists,
+    keys.ARCHIVED: _joined_lists,
+    keys.LEASED: _joined_holding,
+    keys.RESULTS: _newest_result,
+}
+
+
 def _no_halves(subspace: bytes) -> Invalid:
-    if subspace == keys.RESULTS:
-        return Invalid(
-            "two ranges keep results of tasks with the same id; nothing was copied: try again when "
-            "the first one has expired"
-        )
     return Invalid(
         f"two ranges have records of a queue under one name, in subspace {subspace.hex()}; "
         "nothing was copied: stop all nodes, and copy their folders"

@@ -11,7 +11,7 @@ Messages of several ranges may have the same token: these come together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -69,8 +69,12 @@ def summed_stats(every: Sequence[QueueStats]) -> QueueStats:
 
 
 def known_result(every: Sequence[ToldResult]) -> ToldResult:
-    """Return the result that one of the ranges knows."""
-    return next((each for each in every if each.outcome != "unknown"), every[0])
+    """Return what a range knows: of a message that is there, else the newest result."""
+    known = [each for each in every if each.outcome != "unknown"]
+    return next(
+        (each for each in known if not each.seq),
+        max(known, key=attrgetter("seq"), default=every[0]),
+    )
 
 
 def _greatest(numbers: Iterable[float | None]) -> Any:

@@ -68,11 +68,13 @@ class ToldResult(msgspec.Struct, frozen=True, array_like=True):
             over), ``returned``, ``failed``, or ``none`` (it is done, and no result is kept).
         value: what was returned, packed; ``None``: nothing.
         failure: why it failed.
+        seq: of a result whose message is gone, that of the message.
     """
 
     outcome: Literal["unknown", "pending", "returned", "failed", "none"]
     value: bytes | None = None
     failure: TaskFailure | None = None
+    seq: bytes = b""
 
 
 class GroupResult(msgspec.Struct, frozen=True, array_like=True):

@@ -13,8 +13,13 @@ again. A request that waits is told when its message is done, dead or cancelled,
 dropped. Only its own client ends it before that.
 
 Each result has one entry by the time at which it goes, and one in its group. A result that replaces
-another one takes these entries away. Thus an entry that is due names a result that is due, which
-need not be read. Results that are due are not told, whether they are deleted already or not.
+another one takes these entries away. Results that are due are not told, whether they are deleted
+already or not.
+
+Several ranges may keep results of one name, of messages that were there one after the other. In a
+store that is made of their image the newest is left, and the entries of the others stay until they
+are due. An entry therefore counts for a result only if both are of the same message (``seq``). The
+counter counts entries.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv import keys
@@ -133,7 +140,8 @@ class Results:
             name = decoded(records.result_names, packed, manager.name)
             result = _kept(view, manager, name.kind, name.id)
             view.steps += 2
-            if result is not None and result.failure is None:
+            is_its_own = result is not None and result.seq == key[len(prefix) :]
+            if result is not None and is_its_own and result.failure is None:
                 size += len(result.value or b"")
                 if page and size > READ_BYTES_MAX:
                     return ResultPage(page, last)
@@ -156,7 +164,10 @@ def purge(ctx: Evaluation, manager: Manager, results_max: int, bytes_max: int) -
         if ctx.bytes >= bytes_max:
             break
         name = decoded(records.result_names, packed, manager.name)
-        _remove(ctx, manager, name, key)
+        result = _stored(ctx, manager, name.kind, name.id)
+        if result is not None and result.seq == key[-records.SEQ_BYTES :]:
+            ctx.writes[layout.result_key(name.kind, name.id)] = None
+        _remove_entries(ctx, manager, name, key)
         head = key + b"\x00"
     until = manager.first_in(ctx, head, end)
     ctx.notes.append((manager, (), Manager.results_purged, head, until))
@@ -172,7 +183,11 @@ def _told(view: View, manager: Manager, request: ReadResult) -> ToldResult:
         locator = None  # its range knows
     body = None if locator is None else read_body(view, manager, locator)
     if locator is None or body is None:
-        return ToldResult("unknown") if result is None else _told_by(result)
+        # Another range may have the message, or a newer result of this name.
+        asks_here = manager.host.bounds.is_whole or request.home is not None or request.everywhere
+        if result is None or not asks_here:
+            return ToldResult("unknown")
+        return msgspec.structs.replace(_told_by(result), seq=result.seq)
     if result is not None and result.seq != body.seq:
         result = None
     return _told_of(body, read_state(view, manager, locator), result)
@@ -199,31 +214,35 @@ def _told_by(result: KeptResult) -> ToldResult:
 
 def _kept(view: View, manager: Manager, kind: str, id_: bytes) -> KeptResult | None:
     """Return the result of a message, if its time is not over."""
-    stored = view.get(manager.layout.result_key(kind, id_))
-    if stored is None:
-        return None
-    result = decoded(records.results, stored, manager.name)
-    return result if result.until > view.now else None
+    result = _stored(view, manager, kind, id_)
+    return result if result is not None and result.until > view.now else None
+
+
+def _stored(
+    reader: Evaluation | View, manager: Manager, kind: str, id_: bytes
+) -> KeptResult | None:
+    stored = reader.get(manager.layout.result_key(kind, id_))
+    return None if stored is None else decoded(records.results, stored, manager.name)
 
 
 def _forget(ctx: Evaluation, manager: Manager, entry: Entry) -> None:
-    """Delete the result of an earlier message, or attempt, of the same name."""
-    stored = ctx.get(manager.layout.result_key(entry.kind, entry.id))
-    if stored is not None:
-        before = decoded(records.results, stored, manager.name)
+    """Delete the entries of a result that another one of the same name replaces."""
+    before = _stored(ctx, manager, entry.kind, entry.id)
+    if before is not None:
         name = ResultName(entry.kind, entry.id, before.group)
-        _remove(ctx, manager, name, manager.layout.expiring_key(before.until, before.seq))
+        _remove_entries(ctx, manager, name, manager.layout.expiring_key(before.until, before.seq))
 
 
-def _remove(ctx: Evaluation, manager: Manager, name: ResultName, expiring_key: bytes) -> None:
+def _remove_entries(
+    ctx: Evaluation, manager: Manager, name: ResultName, expiring_key: bytes
+) -> None:
     layout = manager.layout
     ctx.writes[expiring_key] = None
-    ctx.writes[layout.result_key(name.kind, name.id)] = None
     if name.group:
         seq = expiring_key[-records.SEQ_BYTES :]
         ctx.writes[layout.group_results_prefix(name.group) + seq] = None
     ctx.grow(3 * (len(expiring_key) + len(name.id) + len(name.group)))
-    ctx.steps += 3
+    ctx.steps += 4
     ctx.notes.append((manager, counters.RESULT_GONE, Manager.nothing, None, None))
 
 

@@ -98,3 +98,12 @@ def test_a_result_is_told_by_the_range_that_knows_it() -> None:
     for answers in ([told, unknown], [unknown, told], [unknown, told, unknown]):
         assert merged(request, [AnsweredPart(request, each) for each in answers]) == told
     assert merged(request, [AnsweredPart(request, unknown)] * 2) == unknown
+
+
+def test_a_message_that_is_there_or_the_newest_result_is_told_of_several() -> None:
+    pending = ToldResult("pending")
+    old, new = (ToldResult("returned", b"7", seq=bytes([number])) for number in (1, 2))
+    request = ReadResult("q", b"i", everywhere=True)
+    for several, told in (((old, new), new), ((old, pending, new), pending)):
+        for answers in itertools.permutations(several):
+            assert merged(request, [AnsweredPart(request, each) for each in answers]) == told

@@ -177,6 +177,29 @@ def test_queues_of_several_ranges_are_exported(db: postroom.Database, tmp_path: 
         assert handled == stats.ready
 
 
+def test_the_newest_result_of_an_id_that_two_ranges_keep_is_exported(tmp_path: Path) -> None:
+    server = LoopbackServer(tmp_path / "brief", create=True, gc_ttl=0.01)
+    with postroom.connect(server.address, insecure=True) as db:
+        queue = db.create_queue("jobs", purge_after=0)
+        for cut in CUTS:
+            db.split(cut)
+        for key in (b"u", b"n"):
+            claimed: list[postroom.QueueMessage] = []
+            while not claimed:  # the id is free when the message before is purged
+                with db.begin() as tx:
+                    tx.enqueue("jobs", b"work", id="i", key=key)
+                claimed = queue.claim(wait=0.5)
+            (message,) = claimed
+            with db.begin() as tx:
+                tx.queues.keep_result(message, 3600.0, key)
+                tx.acknowledge("jobs", message)
+        folder = exported(db, tmp_path / "export")
+    server.close()
+    with restored(folder) as other:
+        assert other.queue("jobs").result("i") == b"n"
+        assert other.queue("jobs").stats().results == 2
+
+
 @pytest.mark.parametrize("are_sent", [False, True], ids=["unsent", "sent"])
 def test_staged_rows_of_several_ranges_take_effect_once_in_the_restored_store(
     are_sent: bool, split: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
