@@ -256,6 +256,10 @@ SPLIT_LOAD_MAX: Final = 64.0
 """The parts of a processor from which ranges may be told to split."""
 LOAD_SPLIT_RANGES_MAX: Final = 8
 """The ranges for each node of a cluster up to which ranges are split by their loads."""
+DIVISION_SECONDS_PER_MILLION: Final = 50.0
+"""The time in which a million records of queues are divided while clients commit."""
+DIVISION_YIELDS_SECONDS_MAX: Final = 120.0
+"""The time for which a division yields to commits of clients: then it catches up with them."""
 LOAD_SAMPLES_MIN: Final = 20
 """The number of samples that tell the loads of ranges."""
 LOAD_SAMPLES_MAX: Final = 512

@@ -386,10 +386,7 @@ class Evaluation:
     def get_once(self, key: bytes) -> bytes | None:
         """Return the value of a key that will hardly be asked for again."""
         value = self._pending(key)
-        if value is not _UNKNOWN:
-            return value
-        reader = self._reader
-        return reader.get_once(key) if isinstance(reader, Cache) else reader.get(key)
+        return self.get_stored(key) if value is _UNKNOWN else value
 
     def is_deleted(self, key: bytes) -> bool:
         """Return whether this or an earlier request has deleted an engine key, without reading."""
@@ -426,6 +423,11 @@ class Evaluation:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Return the pairs in a span without those writes."""
         return self._reader.iterate(lower, upper, reverse=reverse)
+
+    def get_stored(self, key: bytes) -> bytes | None:
+        """Return the value of an engine key without those writes; it is not kept in memory."""
+        reader = self._reader
+        return reader.get_once(key) if isinstance(reader, Cache) else reader.get(key)
 
     def _staged_in(self, lower: bytes, upper: bytes) -> WriteSet:
         """Return the staged writes in a span.

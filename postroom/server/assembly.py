@@ -421,7 +421,9 @@ def _services(
         node.settings.reader(settings.GC_TTL), node.settings.reader(settings.GC_INTERVAL),
     )  # fmt: skip
     transactions = TransactionService(replica, node.calls, tasks.monotonic, create())
-    splits = SplitService(made.preparing, upkeep, tasks.sleep, made.splits)
+    splits = SplitService(
+        made.preparing, upkeep, tasks.sleep, tasks.monotonic, last_commit, made.splits
+    )
     growth = SizeSplits(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,
         create(), node.settings, options.first_words,

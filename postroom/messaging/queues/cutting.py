@@ -25,6 +25,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
+from postroom.messaging.queues.homes import home_of
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import UNDECODABLE, encode
 
@@ -51,6 +52,22 @@ class Halves(NamedTuple):
 NOTHING: Final = Halves(None, None)
 
 
+def is_undivided(raw: bytes) -> bool:
+    """Return whether the record at an engine key stays, or goes, as it is."""
+    return raw[HEAD_BYTES : HEAD_BYTES + 1] not in _DIVIDED
+
+
+def goes_right(raw: bytes, stored: bytes, key: bytes) -> bool:
+    """Return whether an undivided record goes to the right half, which begins at ``key``."""
+    find = _HOMES.get(raw[HEAD_BYTES : HEAD_BYTES + 1])
+    if find is None:
+        return False
+    try:
+        return find(raw, stored) >= key
+    except UNDECODABLE:
+        return False
+
+
 def unit_of(raw: bytes) -> bytes:
     """Return the engine key of the record that is cut as a whole: of a mark, its holding's."""
     if raw[HEAD_BYTES : HEAD_BYTES + 1] == keys.LEASED:
@@ -75,12 +92,11 @@ def cut(reader: Reader, raw: bytes, stored: bytes | None, key: bytes) -> Halves:
             return _cut_holding(reader, raw, stored, key)
         if subspace in _LISTS:
             return _cut_list(_LISTS[subspace], stored, key)
-        home = _HOMES.get(subspace, _nowhere)(raw[HEAD_BYTES + 1 :], stored)
     except UNDECODABLE:
-        home = None
-    if home is None or home < key:
         return Halves(stored, None)
-    return Halves(None, stored, _COUNTERS.get(subspace, ""), 1)
+    if goes_right(raw, stored, key):
+        return Halves(None, stored, COUNTERS.get(subspace, ""), 1)
+    return Halves(stored, None)
 
 
 def _cut_holding(reader: Reader, raw: bytes, stored: bytes, key: bytes) -> Halves:
@@ -108,18 +124,16 @@ def _unless_empty(ended: list[records.Ended]) -> bytes | None:
     return encode(ended) if ended else None
 
 
-# --- homes, by the part of the engine key behind the subspace, and the record
-
-
-def _nowhere(_: bytes, __: bytes) -> bytes | None:
-    return None
+# --- homes, by the engine key, and the record
 
 
 def _of_entry(_: bytes, stored: bytes) -> bytes:
-    return records.entries.decode(stored).locator[0]
+    entry = records.entries.decode(stored)
+    return home_of(entry.key, entry.group)
 
 
-def _of_group(name: bytes, _: bytes) -> bytes:
+def _of_group(raw: bytes, _: bytes) -> bytes:
+    name = raw[HEAD_BYTES + 1 :]
     return keys.unescape(name[: name.index(keys.END_OF_KEY)])
 
 
@@ -131,7 +145,7 @@ def _of_name(_: bytes, stored: bytes) -> bytes:
     return records.result_names.decode(stored).home
 
 
-_HOMES: Final[dict[bytes, Callable[[bytes, bytes], bytes | None]]] = {
+_HOMES: Final[dict[bytes, Callable[[bytes, bytes], bytes]]] = {
     keys.SCHEDULED: _of_entry,
     keys.READY: _of_entry,
     keys.DEAD: _of_entry,
@@ -142,12 +156,14 @@ _HOMES: Final[dict[bytes, Callable[[bytes, bytes], bytes | None]]] = {
 }
 _LISTS: Final = {keys.DONE: records.DONE, keys.ARCHIVED: records.ARCHIVED}
 """The status of messages in the lists of a subspace that its counter counts."""
-_COUNTERS: Final = {
+_DIVIDED: Final = frozenset((keys.LEASED, *_LISTS))
+COUNTERS: Final = {
     keys.SCHEDULED: "scheduled",
     keys.READY: "ready",
     keys.DEAD: "dead",
     keys.EXPIRING: "results",
 }
+"""The counters of undivided records, by subspace."""
 
 
 # --- counters

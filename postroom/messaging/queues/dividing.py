@@ -35,7 +35,8 @@ sweep after the split: the right half would not fire before it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -46,7 +47,17 @@ from postroom.kv import keys
 from postroom.kv.engine import ValueReader
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.counters import read_queue_counts
-from postroom.messaging.queues.cutting import NOTHING, Halves, cut, grown, less, unit_of
+from postroom.messaging.queues.cutting import (
+    COUNTERS,
+    HEAD_BYTES,
+    NOTHING,
+    cut,
+    goes_right,
+    grown,
+    is_undivided,
+    less,
+    unit_of,
+)
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.records import INDEX_RECORD, UNDECODABLE, encode, index_in_use
 from postroom.ranges.descriptor import RangeDescriptor
@@ -155,10 +166,12 @@ class QueueHalves:
         division = self._divided(ctx)
         if division is None:
             return None
-        before = _divisions.decode(stored) if (stored := _stored(ctx, self._division)) else None
-        index = _Index(self._range_id, index_in_use(ctx, self._range_id))
+        index = _index(self._range_id, index_in_use(ctx, self._range_id))
         copies = _Copies(ctx, index, division)
-        copied = index.counters.lower if before is None else before.copied
+        copied = division.copied
+        if self._division in ctx.staged:
+            before = ctx.get_stored(self._division)
+            copied = index.counters.lower if before is None else _divisions.decode(before).copied
         following = copies.follow(copied, division.copied)
         return following if next(following, _OVER) is None else None
 
@@ -263,9 +276,8 @@ class _Index:
     @property
     def other(self) -> _Index:
         """Return the index of the range that takes turns with this one."""
-        return _Index(
-            self._range_id, keys.OTHER_QUEUES if self.kind == keys.QUEUES else keys.QUEUES
-        )
+        other = keys.OTHER_QUEUES if self.kind == keys.QUEUES else keys.QUEUES
+        return _index(self._range_id, other)
 
     @property
     def spans(self) -> tuple[keys.KeySpan, keys.KeySpan]:
@@ -289,6 +301,12 @@ class _Index:
         return keys.queue_counters_key(self._range_id, number, self.kind)
 
 
+@lru_cache(maxsize=64)
+def _index(range_id: int, kind: bytes = keys.QUEUES) -> _Index:
+    """Return an index. Each proposal asks for the same ones."""
+    return _Index(range_id, kind)
+
+
 class _Copies:
     """The copies of an index, as one proposal changes them.
 
@@ -300,10 +318,11 @@ class _Copies:
 
     def __init__(self, ctx: Evaluation, index: _Index, division: IndexDivision) -> None:
         self._ctx, self._index, self._key = ctx, index, division.key
-        self._left, self._right = index.other, _Index(division.right_id)
+        self._left, self._right = index.other, _index(division.right_id)
+        (first, first_end), (second, second_end) = index.spans
         self._changed = sorted(
             each for each in ctx.staged
-            if any(span.lower <= each < span.upper for span in index.spans)
+            if second <= each < second_end or first <= each < first_end
         )  # fmt: skip
         self._before = _Applied(ctx)
         self._after = _Proposed(ctx, self._changed)
@@ -317,7 +336,9 @@ class _Copies:
             until: the key up to which it is copied with the proposal.
         """
         changed = self._changed[: bisect_left(self._changed, copied)]
-        for number, unit in enumerate(dict.fromkeys(map(unit_of, changed)), 1):
+        first = bisect_left(changed, self._index.records.lower)
+        self._note(changed[:first])
+        for number, unit in enumerate(dict.fromkeys(map(unit_of, changed[first:])), 1):
             self._keep_up(unit)
             if not number % KEPT_UP_AT_ONCE:
                 yield
@@ -326,37 +347,63 @@ class _Copies:
 
     def _keep_up(self, unit: bytes) -> None:
         """Change the copies of a record that was copied before."""
-        if not self._is_counters(unit):
-            before = cut(self._before, unit, self._before.get(unit), self._key)
-            self._put(unit, before, self._after.get(unit))
+        before, after = self._before.get(unit), self._after.get(unit)
+        if not is_undivided(unit):
+            self._cut(unit, before, after)
+            return
+        if before is not None:
+            self._put(unit, before, None, -1)
+        if after is not None:
+            self._put(unit, after, after, 1)
 
     def _copy(self, copied: bytes, until: bytes) -> None:
         """Copy what the index has between two keys after the proposal."""
-        for span in self._index.spans:
-            lower, upper = max(span.lower, copied), min(span.upper, until)
-            for raw, stored in self._after.iterate(lower, upper) if lower < upper else ():
-                if not self._is_counters(raw) and unit_of(raw) == raw:
-                    self._put(raw, NOTHING, stored)
+        counters, records = self._index.spans
+        self._note(raw for raw, _ in self._read(counters, copied, until))
+        for raw, stored in self._read(records, copied, until):
+            if is_undivided(raw):
+                self._put(raw, stored, stored, 1)
+            elif unit_of(raw) == raw:
+                self._cut(raw, None, stored)
 
-    def _is_counters(self, raw: bytes) -> bool:
-        """Note the queue whose counters are copied, or changed; return whether they are."""
-        prefix = self._index.counters.lower
-        if not raw.startswith(prefix):
-            return False
-        self._more.setdefault(int(raw[len(prefix) :]), {})
-        return True
+    def _read(
+        self, span: keys.KeySpan, copied: bytes, until: bytes
+    ) -> Iterable[tuple[bytes, bytes]]:
+        """Return what a span has between two keys after the proposal."""
+        lower, upper = max(span.lower, copied), min(span.upper, until)
+        return self._after.iterate(lower, upper) if lower < upper else ()
 
-    def _put(self, unit: bytes, before: Halves, stored: bytes | None) -> None:
+    def _note(self, counters: Iterable[bytes]) -> None:
+        """Note the queues whose counters are copied, or changed."""
+        prefix = len(self._index.counters.lower)
+        for raw in counters:
+            self._more.setdefault(int(raw[prefix:]), {})
+
+    def _put(self, raw: bytes, record: bytes, stored: bytes | None, number: int) -> None:
+        """Store the copy of an undivided record, or delete it (``None``, -1)."""
+        if not goes_right(raw, record, self._key):
+            self._ctx.staged[self._left.twin(raw)] = stored
+            return
+        self._ctx.staged[self._right.twin(raw)] = stored
+        self._add(raw, COUNTERS.get(raw[HEAD_BYTES : HEAD_BYTES + 1], ""), number)
+
+    def _cut(self, unit: bytes, was: bytes | None, stored: bytes | None) -> None:
+        """Change the copies of a record that is divided."""
+        before = NOTHING if was is None else cut(self._before, unit, was, self._key)
         after = cut(self._after, unit, stored, self._key)
         staged = self._ctx.staged
         if after.left != before.left:
             staged[self._left.twin(unit)] = after.left
         if after.right != before.right:
             staged[self._right.twin(unit)] = after.right
-        more = self._more.setdefault(self._index.number_in(unit), {})
         for half, sign in ((before, -1), (after, 1)):
-            if half.counter:
-                more[half.counter] = more.get(half.counter, 0) + sign * half.number
+            self._add(unit, half.counter, sign * half.number)
+
+    def _add(self, raw: bytes, counter: str, number: int) -> None:
+        """Add a number of records to a counter of the right half, if one counts them."""
+        if counter:
+            more = self._more.setdefault(self._index.number_in(raw), {})
+            more[counter] = more.get(counter, 0) + number
 
     def _count(self) -> None:
         """Write the counters of both copies, of each queue that has changed."""
@@ -367,8 +414,11 @@ class _Copies:
             if whole is None:  # the queue was dropped, and is empty
                 staged[of_left] = staged[of_right] = None
                 continue
-            right = grown(read_queue_counts(self._ctx.get(of_right)), more)
-            staged[of_right] = encode(right)
+            stored = self._ctx.get(of_right)
+            right = read_queue_counts(stored)
+            if more or stored is None:
+                right = grown(right, more)
+                staged[of_right] = encode(right)
             try:
                 staged[of_left] = encode(less(read_queue_counts(whole), right))
             except UNDECODABLE:
@@ -379,11 +429,7 @@ class _Applied:
     """The state before a proposal, as a reader."""
 
     def __init__(self, ctx: Evaluation) -> None:
-        self.iterate = ctx.stored
-
-    def get(self, key: bytes, /) -> bytes | None:
-        """Return the value of an engine key."""
-        return next((value for _, value in self.iterate(key, key + b"\x00")), None)
+        self.iterate, self.get = ctx.stored, ctx.get_stored
 
 
 class _Proposed:
@@ -406,8 +452,4 @@ class _Proposed:
         first = bisect_left(changed, lower)
         overlay = {key: staged[key] for key in changed[first : bisect_left(changed, upper, first)]}
         stored = self._ctx.stored(lower, upper, reverse=reverse)
-        return merged(stored, overlay, reverse=reverse)
-
-
-def _stored(ctx: Evaluation, key: bytes) -> bytes | None:
-    return _Applied(ctx).get(key)
+        return merged(stored, overlay, reverse=reverse) if overlay else stored

@@ -71,10 +71,11 @@ class Halving:
             self.replica.protections.halve(halved.right.range_id)
             self.begin_range(self.replica.range_id, halved.right, halved.members, staged)
 
-    def divide_some(self, ctx: Evaluation, _: DivideSome) -> bool:
+    def divide_some(self, ctx: Evaluation, _: DivideSome) -> int:
         """Evaluate ``DivideSome``."""
+        before = ctx.steps
         more = [each.divide_some(ctx) for each in self.replica.registry.divisible]
-        return any(more)
+        return max(ctx.steps - before, 1) if any(more) else 0
 
     def split(self, ctx: Evaluation, _: Split) -> Generator[object, None, None]:
         """Evaluate ``Split``.

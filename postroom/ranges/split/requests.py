@@ -82,9 +82,12 @@ class CancelSplit(ConcernsKey, Command, frozen=True, tag="cancel_split"):
 
 
 class DivideSome(ConcernsRange, Maintenance, frozen=True, tag="divide_some"):
-    """A request to look for a part of what goes with its key; answers whether there is more."""
+    """A request to look for a part of what goes with its key.
 
-    answer: ClassVar = bool
+    The answer is the number of steps that this took, about one for each record; 0: all is done.
+    """
+
+    answer: ClassVar = int
     since: ClassVar = 2
 
 

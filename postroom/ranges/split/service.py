@@ -6,6 +6,11 @@
                     ▲                                     ├─ Unavailable ─▶ a pause, and again
                     └─────────────────────────────────────┘
                                                           └─ Invalid ─▶ CancelSplit, with the reason
+
+*Share of the time.* Steps take turns with the commits of clients, and slow them down. While the
+range has other commits, steps are so far apart that a million records take
+``DIVISION_SECONDS_PER_MILLION``. Without others, nothing is waited for but a short pause. After
+``DIVISION_YIELDS_SECONDS_MAX``, steps follow each other: they might never catch up with clients.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable, shorten
+from postroom.limits import DIVISION_SECONDS_PER_MILLION, DIVISION_YIELDS_SECONDS_MAX
 from postroom.ranges.ports import ServiceWakeUp
 from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
 from postroom.ranges.split.records import SplitRecord
@@ -35,6 +41,8 @@ class SplitService:
         preparing: the split that is prepared.
         send: a function that sends a request to the range, as upkeep.
         sleep: a function that waits for a number of seconds.
+        monotonic: returns the time in seconds.
+        last_commit: returns the timestamp of the last commit of the range.
         wake_up: the wake-up that a split is prepared, or over.
         waits_for: why the split is not over yet; empty: nothing keeps it.
     """
@@ -42,6 +50,8 @@ class SplitService:
     preparing: Preparing
     send: Callable[[Any], Awaitable[Any]]
     sleep: Callable[[float], Awaitable[None]]
+    monotonic: Callable[[], float]
+    last_commit: Callable[[], int]
     wake_up: ServiceWakeUp
     waits_for: str = field(default="", init=False)
 
@@ -72,8 +82,18 @@ class SplitService:
                 await self.send(CancelSplit(record.key, str(error)))
 
     async def _divide(self) -> None:
-        while await self.send(DivideSome()):
+        yields_until = self.monotonic() + DIVISION_YIELDS_SECONDS_MAX
+        while True:
+            began = self.monotonic()
+            steps = await self.send(DivideSome())
+            if not steps:
+                return
+            last_commit = self.last_commit()
             await self.sleep(PAUSE_SECONDS)
+            if self.last_commit() != last_commit and began < yields_until:
+                left = began + steps * DIVISION_SECONDS_PER_MILLION / 1e6 - self.monotonic()
+                if left > 0:
+                    await self.sleep(left)
 
     def note(self) -> str:
         """Return what the status tells of the split."""
