@@ -127,8 +127,12 @@ class ImageCalls:
     async def check(self, at: int = 0) -> Counted:
         """Count all entries, and check counters and indexes against them.
 
+        Each of several ranges does that for itself, and counts halves of records, and entries that
+        others have taken. The job ``audit`` compares what is between ranges.
+
         Args:
-            at: a timestamp that is protected as a whole; 0: now.
+            at: a timestamp that is protected as a whole; 0: now, and what is written meanwhile may
+                be a difference.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole, or not any more.

@@ -25,7 +25,9 @@ from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.bounds import Bounds
+from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import View
+from postroom.ranges.state import APPLIED_RECORD
 
 _PASSED_AT_ONCE: Final = 4
 """The number of unwanted entries that are read in a row before they are skipped."""
@@ -45,6 +47,12 @@ _counters = msgspec.msgpack.Decoder(Counters)
 def spans_of_keys(start: bytes, end: bytes | None) -> list[keys.KeySpan]:
     """Return the spans of the entries of the keys in ``[start, end)``, in order."""
     return [keys.mail_span(start, end), keys.data_span(start, end), *keys.staged_spans(start, end)]
+
+
+def has_begun(reader: Reader, range_id: int) -> bool:
+    """Return whether the range was there; copies of records may have been, for its split."""
+    record = keys.record_key(range_id, APPLIED_RECORD)
+    return range_id == ROOT_ID or reader.get(record) is not None
 
 
 def spans_of_range(range_id: int) -> list[keys.KeySpan]:
@@ -100,6 +108,9 @@ def check_image(
 ) -> Generator[None, None, Counted]:
     """Evaluate ``CheckImage``, over as many turns as it takes.
 
+    The halves of a range that has split since the timestamp have one snapshot. The left one counts
+    what belongs to no key, as the range had it.
+
     Args:
         bounds: the bounds of the range.
         reader: the stored state at a timestamp that is protected as a whole.
@@ -110,8 +121,12 @@ def check_image(
         SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
     """
     counting = Counting(lambda key: reader(view, request.timestamp).get(key))
-    of_range = spans_of_range(bounds.descriptor.range_id)
-    for span in (*of_range, *spans_of_keys(bounds.start, bounds.end)):
+    spans, range_id = spans_of_keys(request.start, request.end), bounds.descriptor.range_id
+    stored = reader(view, request.timestamp)
+    if request.start == bounds.start and has_begun(stored, range_id):
+        spans = [*spans_of_range(range_id), *spans]
+    of_range = "" if bounds.is_whole else f"range {range_id}: "
+    for span in spans:
         lower: bytes | None = span.lower
         while lower is not None:
             bound, lower = lower, None
@@ -125,7 +140,8 @@ def check_image(
                     break
             if lower is not None:
                 yield
-    return counting.end()
+    counted = counting.end()
+    return Counted(counted.tables, [of_range + each for each in counted.wrong])
 
 
 class Counting:

@@ -270,9 +270,8 @@ class ScanScope:
     peek: Callable[[View, Peek], Generator[None, None, Peeked]]
 
     def has_begun(self) -> bool:
-        """Return whether the range was there; copies of records may have been, for its split."""
-        record = keys.record_key(self.range_id, APPLIED_RECORD)
-        return self.range_id == ROOT_ID or self.reader.get(record) is not None
+        """Return whether the range was there."""
+        return images.has_begun(self.reader, self.range_id)
 
     def rest_of(self, span: keys.KeySpan) -> keys.KeySpan:
         """Return the part of a span of engine keys that the pages before have not read."""

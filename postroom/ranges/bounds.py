@@ -118,9 +118,7 @@ class Bounds:
         """Return the error for a request that concerns keys of other ranges; ``None``: none."""
         single = request.single_keys()
         if single is None:
-            is_within = (self.is_whole or not request.needs_one_range()) and all(
-                map(self.contains_all, request.participants())
-            )
+            is_within = all(map(self.contains_all, request.participants()))
         else:
             is_within = self.contains_keys(single)
         return None if is_within else WrongRange(self.descriptor)

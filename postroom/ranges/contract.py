@@ -190,10 +190,6 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return whether it waits for an event, and not for a turn only."""
         return self.wait_seconds_max == UNTIL_IT_HAPPENS
 
-    def needs_one_range(self) -> bool:
-        """Return whether a range answers it only if that contains every key."""
-        return False
-
     def contained(self) -> Iterator[Request]:
         """Yield the request, and those that it contains."""
         yield self

@@ -65,6 +65,7 @@ def test_the_newest_result_of_an_id_is_restored_and_all_are_purged(
         finish(store, key, hours=each)
     assert store.db.queue("q").result("i") == keys[-1]
     assert results(store.db) == len(keys)
+    check(store)
     with restored(store, tmp_path / "full") as other:
         check(other)
         assert other.db.queue("q").result("i") == keys[-1]

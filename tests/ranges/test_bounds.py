@@ -134,9 +134,6 @@ def test_a_request_is_refused_if_a_part_of_what_it_concerns_is_elsewhere(kind: t
         assert isinstance(bounds().refusal(request), WrongRange), "it names other ranges"
         return
     assert bounds().refusal(request) is None
-    if request.needs_one_range():
-        assert isinstance(bounds(b"", b"").refusal(request), WrongRange), "there are other ranges"
-        return
     if not edges:
         assert bounds(b"", b"").refusal(request) is None, "it goes by another rule than keys"
         return

@@ -82,12 +82,6 @@ def full(cuts: tuple[bytes, ...]) -> list[Neighbour]:
     return ranges
 
 
-@pytest.fixture(autouse=True)
-def images_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a range that does not contain every key answer for all that it has."""
-    monkeypatch.setattr(CheckImage, "needs_one_range", lambda _: False)
-
-
 def protected(one: Neighbour) -> int:
     """Return a timestamp that is protected as a whole, for one range."""
     at: int = one.result(Now())
@@ -190,7 +184,7 @@ def test_tables_of_records_have_those_of_the_range(full: list[Neighbour]) -> Non
 @side_by_side_at
 def test_an_image_is_checked_against_the_counters_of_its_range(full: list[Neighbour]) -> None:
     for one in full:
-        counted = whole(one, CheckImage())
+        counted = whole(one, CheckImage(0, one.start, one.end))
         assert counted.wrong == []
         assert counted.tables["data"] == len(one.keys_of())
         assert counted.tables["inbox_index"] >= len(one.keys_of())
@@ -551,14 +545,15 @@ def test_calls_in_the_queue_find_out_that_their_keys_have_gone() -> None:
     assert blocked.answers[0][0].value == b"1"
 
 
+@pytest.mark.parametrize("read", [ScanChanges(b"", None, 1, wait=False), CheckImage()])
 def test_a_long_read_ends_when_some_of_its_keys_go_to_another_range(
-    monkeypatch: pytest.MonkeyPatch,
+    read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 4)
     [one] = side_by_side()
     for number in range(20):
         one.commit(Put(b"%02d" % number, b"value"))
-    asked = Asked(ScanChanges(b"", None, 1, wait=False))
+    asked = Asked(read)
     one.replica.submit(asked)
     assert list(one.replica.reads.long) == [asked]
     one.becomes(b"", b"10")
@@ -587,7 +582,7 @@ def test_ranges_cut_anywhere_have_all_keys_together_and_none_twice(
         page = one.result(Scan(one.start, one.end, 0, 1000, 1 << 20))
         inboxes = one.result(ListInboxes(one.start, one.end, 100, by_key=True))
         assert [key for key, _ in page.pairs] == [each.key for each in inboxes]
-        assert whole(one, CheckImage()).wrong == []
+        assert whole(one, CheckImage(0, one.start, one.end)).wrong == []
         pairs = [pair for chunk in snapshot_of(one) for pair in msgspec.msgpack.decode(chunk)]
         assert dict(pairs) == one.watched.content(one.bounds)
         found += [key for key, _ in page.pairs]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from postroom.errors import Invalid
+from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.messaging.bulk_requests import RecordFilter, ScanRecords
 from postroom.messaging.ingest.requests import BeginRestore, CheckImage
@@ -119,6 +120,22 @@ def test_a_split_that_is_prepared_goes_on_beside_a_protection_as_a_whole(
     assert len(spans(store)) == 2
     ask(store, Unprotect(at))
     assert store.node.root.replica.protections.whole == 0
+
+
+def test_copies_of_a_split_under_way_are_no_entries_of_the_half_that_has_begun_since(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.db.create_queue("q")
+    with store.db.begin() as tx:
+        tx.enqueue("q", b"work", id="n")
+    record = keys.record_key(ROOT_ID, "division")
+    ((at, error),) = asked_while_written(store, monkeypatch, Protect(whole=True), record).answers
+    assert error is None
+    assert len(spans(store)) == 2
+    counted = store.db.images.check(at)
+    assert counted.wrong == []
+    assert counted.tables["queue_index"] == 2
+    ask(store, Unprotect(at))
 
 
 def test_a_range_other_than_the_root_has_nothing_of_a_queue_that_it_does_not_know(

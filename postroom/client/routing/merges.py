@@ -22,7 +22,8 @@ ends. Entries of other ranges behind that come with a later page, so no page lea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -41,7 +42,8 @@ from postroom.limits import STAGED_COUNTED_MAX, STAGED_UNFINISHED_MAX
 from postroom.messaging import due
 from postroom.messaging.bulk_requests import RecordsPage, ScanRecords, cursor_at
 from postroom.messaging.history_requests import FindCommits, TraceMessage
-from postroom.messaging.ingest.requests import ReadStaging, Staging
+from postroom.messaging.images import WRONG_TOLD
+from postroom.messaging.ingest.requests import CheckImage, Counted, ReadStaging, Staging
 from postroom.messaging.queues.queries import (
     FindHomes,
     FindRangeStarts,
@@ -215,6 +217,14 @@ def _parts_in_order(answers: Iterable[list[RangePartition]]) -> list[RangePartit
     return sorted(_joined([*answers]), key=lambda each: each.start)
 
 
+def _counted(every: Sequence[Counted]) -> Counted:
+    """Return the numbers of entries of all ranges, and the first differences."""
+    tables: Counter[str] = Counter()
+    for each in every:
+        tables.update(each.tables)
+    return Counted(dict(tables), _joined([each.wrong for each in every])[:WRONG_TOLD])
+
+
 def _nothing(_: Iterable[None]) -> None:
     """Return the answer to a request that has none."""
 
@@ -268,6 +278,7 @@ def _schedule_order(name: bytes) -> _ScheduleOrder:
 MERGES: Final[Mapping[type[Request], Callable[[list[Any]], Any]]] = {
     AwaitQuiet: _nothing,
     BeStill: max,
+    CheckImage: _counted,
     FindCommits: _joined,
     FindHomes: _joined,
     FindRangeStarts: _joined,

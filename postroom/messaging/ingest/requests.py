@@ -33,6 +33,7 @@ from postroom.ranges.contract import (
     Command,
     Concern,
     ConcernsRoot,
+    ConcernsSpan,
     ConcernsStore,
     KeySet,
     NeedsEverything,
@@ -461,10 +462,13 @@ class ReadRestore(ConcernsRoot, Read, frozen=True, tag="read_restore"):
     is_served_in_restore: ClassVar = True
 
 
-class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
+class CheckImage(NeedsEverything, ConcernsSpan, Read, frozen=True, tag="check_image"):
     """A request to count the entries, and to check the counters and indexes against them.
 
-    It reads as of a timestamp that is protected as a whole; 0: now.
+    Attributes:
+        timestamp: a timestamp that is protected as a whole; 0: now.
+        start, end: the span of keys. The range that begins with it also counts what belongs to no
+            key. Each range compares its own counters.
     """
 
     answer: ClassVar = Counted
@@ -473,7 +477,5 @@ class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
     is_served_in_restore: ClassVar = True
 
     timestamp: TimestampNumber = 0
-
-    def needs_one_range(self) -> bool:
-        """Return true: an image is of one range."""
-        return True
+    start: Bound = b""
+    end: Bound | None = None
