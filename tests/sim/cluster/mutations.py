@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from postroom.server.assembly import GENERAL_ONLY
+from tests.server.test_node_claims_at_random import claims_at_random
 from tests.sim.cluster import long_checks, range_schedules, schedules, watch_schedules
 from tests.sim.cluster.broken import (
     Patch,
@@ -166,6 +167,16 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.both_halves_keep_all_slots, 100, EMBEDDED_RANGES),
     Mutation(queues.slots_that_go_back_stay, 100, EMBEDDED_RANGES),
     Mutation(queues.grants_leave_the_pool_full, 100, EMBEDDED_RANGES),
+    Mutation(queues.answered_claims_wait_on, 20, SCHEDULE, claims_at_random),
+    Mutation(queues.cancelled_claims_keep_their_messages, 100, SCHEDULE, claims_at_random, known=1),
+    Mutation(
+        queues.claims_wait_for_the_ranges_of_their_beginning,
+        100,
+        SCHEDULE,
+        claims_at_random,
+        known=19,
+    ),
+    Mutation(queues.claims_of_lost_leases_wait_on, 100, SCHEDULE, claims_at_random, known=2),
     Mutation(
         spanning.no_record_of_what_was_only_read,
         1,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.errors import LeaseLost
-from postroom.messaging.queues import enqueueing, places, slots
+from postroom.messaging.queues import enqueueing, firing, places, slots
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.claiming import QueueEnvironment
-from postroom.messaging.queues.consumers import Wish
+from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wish
 from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dividing import _Copies
@@ -16,9 +16,10 @@ from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.firing import Firing
 from postroom.messaging.queues.leases import Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.node_claims import NodeClaim, NodeClaims, ServingRange
 from postroom.messaging.queues.places import lease_of
 from postroom.messaging.queues.records import Entry, Locator
-from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
+from postroom.messaging.queues.requests import Attempt, Claimed, EnqueueInQueue
 from postroom.messaging.queues.settling import REJECTED, Settling
 from postroom.messaging.queues.slot_pool import SlotPools
 from postroom.messaging.queues.slots import Limit, Pool, Slots, read_pool
@@ -175,3 +176,46 @@ def grants_leave_the_pool_full() -> Patch:
             put(self, ctx, number, limit, pool)
 
     return SlotPools, "_put", full
+
+
+def answered_claims_wait_on() -> Patch:
+    """Have a claim for all ranges of a node wait again after its answer."""
+
+    def answer(self: NodeClaims, claim: NodeClaim, answer: Claimed) -> None:
+        if claim.taken is not None:
+            consumers, waiter = claim.taken
+            consumers.remove(waiter)
+            claim.call.complete(answer, None)
+            self.put_back(claim)
+
+    return NodeClaims, "answer", answer
+
+
+def cancelled_claims_keep_their_messages() -> Patch:
+    """Give nothing back that was on its way to a claim which is given up."""
+
+    def grant(manager: Manager, waiters: list[WaitingClaim]) -> None:
+        for waiter in waiters:
+            if manager.consumers.of(waiter.request) is waiter:
+                waiter.granted = True
+                manager.host.answer(waiter)
+
+    return firing, "_grant", grant
+
+
+def claims_wait_for_the_ranges_of_their_beginning() -> Patch:
+    """Look for no messages of a range that comes to a node after the claims there."""
+
+    def serve(self: NodeClaims, range_id: int, queues: ServingRange) -> None:
+        self._ranges[range_id] = queues
+
+    return NodeClaims, "serve", serve
+
+
+def claims_of_lost_leases_wait_on() -> Patch:
+    """Have a claim wait on though a range that was lost may have leased something to it."""
+
+    def lose(self: Consumers, error: Exception) -> None:
+        return None
+
+    return Consumers, "lose", lose
