@@ -40,7 +40,7 @@ class BridgedSender:
         self.reading = blocking.reading
         self.monotonic = blocking.monotonic
         self.try_get = blocking.try_get
-        self.range_of = blocking.range_of
+        self.ranges, self.range_of = blocking.ranges, blocking.range_of
         self.range_id = blocking.range_id
         self.span_of = blocking.span_of
 
@@ -111,7 +111,7 @@ class LoopSender:
         self.patience_seconds = sender.patience_seconds
         self.reading = sender.reading
         self.monotonic = sender.monotonic
-        self.range_of = sender.range_of
+        self.ranges, self.range_of = sender.ranges, sender.range_of
         self.range_id = sender.range_id
         self.span_of = sender.span_of
         self.send = sender.send

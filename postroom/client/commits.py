@@ -200,10 +200,9 @@ def parsed_retry_id(given: bytes, now: int) -> tuple[bytes, int]:
 def anchor_of(writes: list[Any]) -> bytes:
     """Return the key of the first write that is neither a check nor sent, if there is one."""
     first = writes[0]
-    if first.only_checks or not first.participates():
-        first = next((write for write in writes if not write.only_checks), first)
-        others = (each for each in writes if each.participates() and not each.only_checks)
-        first = next(others, first)
+    if len(writes) > 1 and (first.only_checks or not first.participates()):
+        effects = [write for write in writes if not write.only_checks] or writes
+        first = next((write for write in effects if write.participates()), effects[0])
     anchor: bytes = first.anchor()
     return anchor
 

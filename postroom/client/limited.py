@@ -39,7 +39,7 @@ class LimitedSender:
         self.patience_seconds = sender.patience_seconds
         self.reading = sender.reading
         self.monotonic = sender.monotonic
-        self.range_of = sender.range_of
+        self.ranges, self.range_of = sender.ranges, sender.range_of
         self.range_id = sender.range_id
         self.span_of = sender.span_of
         self.sleep = sender.sleep

@@ -140,6 +140,18 @@ def given_back(
     )
 
 
+class KnownRanges(Protocol):
+    """The ranges of a store, as far as a client has heard of them."""
+
+    @property
+    def are_several(self) -> bool:
+        """Return whether the store has several ranges.
+
+        A client of a cluster may hear of a split late. While it is false, a client may leave out
+        only what saves ranges a step.
+        """
+
+
 class Sender(Protocol):
     """A port that sends requests and lets time pass.
 
@@ -153,6 +165,10 @@ class Sender(Protocol):
     random: random.Random
     next_id: Callable[[], bytes]
     patience_seconds: float
+
+    @property
+    def ranges(self) -> KnownRanges:
+        """Return the ranges of the store."""
 
     @property
     def range_of(self) -> Callable[[bytes], int] | None:

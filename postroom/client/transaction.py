@@ -524,7 +524,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         except BaseException as error:  # cancellation too: the commit may have happened
             reply = await after_failure(lifetime, sender, request, error)
         lifetime.to(_MADE)
-        if sender.range_of is None and self._holds_elsewhere(request.anchor):
+        is_spread = sender.range_of is None and sender.ranges.are_several
+        if is_spread and self._holds_elsewhere(request.anchor):
             lifetime.release()  # the range of the anchor has released only what it held itself
         self._commit_timestamp = reply.timestamp
         if self._queues is not None:

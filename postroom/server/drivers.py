@@ -185,6 +185,7 @@ class NodeDriver:
         self.random = randomness
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
+        self.ranges = node.replicas.known
         self.range_of: Callable[[bytes], int] | None = None
         self.monotonic = node.monotonic
         self._signals = DeferredSignals()

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from postroom.client.routing.local import ForRange
+from postroom.client.sender import KnownRanges
 from postroom.errors import Error, Invalid
 from postroom.limits import LED_RANGES_A_STEP
 from postroom.messaging.queues.node_claims import NodeClaims
@@ -128,6 +129,11 @@ class Replicas:
     def have_every_key(self) -> bool:
         """Return whether the ranges here contain all keys of the store."""
         return self._spans.is_whole
+
+    @property
+    def known(self) -> KnownRanges:
+        """Return the ranges here as clients in this process know them."""
+        return self._spans
 
     def may_take(self, range_id: int, descriptor: RangeDescriptor) -> bool:
         """Return whether no other range here has, or is about to have, keys of a snapshot."""

@@ -44,10 +44,12 @@ class SpanMap(Generic[Owner]):
 
     Attributes:
         version: the number of its changes.
+        are_several: whether no owner has all keys.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.are_several = True
         self._map: _Map[Owner] = _Map()
 
     def __len__(self) -> int:
@@ -123,6 +125,7 @@ class SpanMap(Generic[Owner]):
                 ends.insert(index, span[1])
                 owners.insert(index, owner)
         self._map = _Map(tuple(starts), tuple(ends), tuple(owners))
+        self.are_several = len(owners) != 1 or not self.is_whole
         self.version += 1
 
     @staticmethod

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from postroom.client.routing.calls import RemoteCall
 from postroom.client.routing.local import CAME_BACK, AnyParts, send_returned
 from postroom.client.routing.router import Router
-from postroom.client.sender import TransactionIds
+from postroom.client.sender import KnownRanges, TransactionIds
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
@@ -144,6 +144,10 @@ class HandDriver:
         waiting = _Waiting(None, self.monotonic() + seconds)
         self._timed.append(waiting)
         return waiting
+
+    @property
+    def ranges(self) -> KnownRanges:
+        return self.node.replicas.known
 
     def range_id(self, key: bytes) -> int:
         replica = self.node.replicas.by_key(key)
@@ -283,6 +287,10 @@ class RemoteDriver(HandDriver):
         waiting = _RemoteWaiting(request, timeout_seconds)
         self.router.submit(waiting)
         return waiting
+
+    @property
+    def ranges(self) -> KnownRanges:
+        return self.router.ranges
 
     def range_id(self, key: bytes) -> int:
         return self.router.range_of(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ class Answers:
         self.random = Random(1)
         self.next_id = TransactionIds(bytes(8))
         self.patience_seconds = 0.0
-        self.range_of = None
+        self.ranges, self.range_of = SimpleNamespace(are_several=False), None
         self.answers = list(answers)
         self.posted: list[Any] = []
         self.seconds = 0.0

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from itertools import permutations
 from random import Random  # noqa: TID251 (seeded)
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ class Script:
     def __init__(self) -> None:
         self.random = Random(1)
         self.patience_seconds = 0.0
-        self.range_of = None
+        self.ranges, self.range_of = SimpleNamespace(are_several=False), None
         self.clock = 10
         self.versions: dict[bytes, list[int]] = {key: [1] for key in KEYS}
         self.held: list[_Waiting] = []

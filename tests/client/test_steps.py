@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from random import Random  # noqa: TID251 (seeded)
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Ready:
         self.random = Random(1)
         self.next_id = TransactionIds(b"a client").draw
         self.patience_seconds = 0.0
-        self.range_of = None
+        self.ranges, self.range_of = SimpleNamespace(are_several=False), None
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
         return _There()

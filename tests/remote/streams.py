@@ -120,6 +120,7 @@ class DatabaseOverStreams(Streams):
         self.random = Random(5)
         self.patience_seconds = 0.0
         self.next_id = TransactionIds(self.router.client)
+        self.ranges = self.router.ranges
         self.range_of = self.range_id = self.router.range_of
         self.span_of = self.router.span_of
         self.reading = self.router.reading

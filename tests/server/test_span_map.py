@@ -119,3 +119,16 @@ def test_two_owners_of_a_key_are_refused_and_the_map_stays() -> None:
         with pytest.raises(ValueError, match="there are no keys"):
             found.replace({1: (b"m", end)})
     assert (found.owner(b"l"), found.owner(b"m"), found.owner(b"x")) == (1, 2, 2)
+
+
+def test_ranges_are_several_unless_one_has_all_keys() -> None:
+    spans: SpanMap[str] = SpanMap()
+    assert spans.are_several
+    spans.replace({"one": (b"", None)})
+    assert not spans.are_several
+    spans.replace({"one": (b"", b"m")})
+    assert spans.are_several
+    spans.replace({"two": (b"m", None)})
+    assert spans.are_several
+    spans.replace({"two": None, "one": (b"", None)})
+    assert not spans.are_several

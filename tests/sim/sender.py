@@ -205,6 +205,17 @@ class LocalProcess(ClientSender):
             self.world.agenda.after(timeout_seconds, lambda: self._expire(first))
         return first
 
+    @property
+    def ranges(self) -> LocalProcess:
+        """Return the ranges of the store."""
+        return self
+
+    @property
+    def are_several(self) -> bool:
+        """Return whether the store has several ranges."""
+        node = self.world.machine.node
+        return node is None or bool(node.replicas.known.are_several)
+
     def range_id(self, key: bytes) -> int:
         """Return the id of the range of a key; 0: it is not known."""
         node = self.world.machine.node

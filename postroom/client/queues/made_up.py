@@ -7,7 +7,7 @@
 
 A message whose id, or home, lies elsewhere takes a further step between ranges. An id therefore
 gets the shortest beginning that leads into the range of a key. If the client is wrong about ranges,
-the message takes that step.
+or knows of one only, the message takes that step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from postroom.limits import QUEUE_ID_BYTES_MAX
 _LAST_BYTE = 0xFF
 
 
-def made_up_id(sender: Sender, near: bytes | None) -> bytes:
-    """Return a new id, in the range of a key if that is known.
+def near_to(sender: Sender, near: bytes | None, id_: bytes) -> bytes:
+    """Return a made-up id, with a beginning that leads into the range of a key if that is known.
 
     Args:
         sender: the client's sender.
         near: the key; ``None``: the id may lie anywhere.
+        id_: the id.
     """
-    id_ = sender.next_id().hex().encode()
     span = None if near is None else sender.span_of(near)
     return id_ if span is None else id_within(id_, *span)
 

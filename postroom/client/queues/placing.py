@@ -19,14 +19,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from postroom.client.sender import Sender
-from postroom.limits import KEY_BYTES_MAX, QUEUE_IDS_MAX
+from postroom.limits import QUEUE_IDS_MAX
 from postroom.messaging.queues.queries import FindHomes, FoundHome, ReadQueueMessage
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
 
 T = TypeVar("T")
 
-_LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
-_UNKNOWN: Final = 0
 ARRIVAL_SECONDS: Final = 2.0
 """The time for which a message is waited for that may be on its way to its home, in seconds."""
 ARRIVAL_PAUSE_SECONDS: Final = 0.01
@@ -34,19 +32,13 @@ ARRIVAL_PAUSE_SECONDS: Final = 0.01
 
 def may_have_several_ranges(sender: Sender) -> bool:
     """Return whether the store may have several ranges, of which a remote client has not heard."""
-    return sender.range_of is not None or has_several_ranges(sender)
-
-
-def has_several_ranges(sender: Sender) -> bool:
-    """Return whether the store has several ranges, as far as the client has heard."""
-    first = sender.range_id(b"")
-    return first == _UNKNOWN or first != sender.range_id(_LAST_KEY)
+    return sender.range_of is not None or sender.ranges.are_several
 
 
 def in_ranges(sender: Sender, every: Iterable[T], home: Callable[[T], bytes]) -> list[list[T]]:
     """Return things by the ranges of their homes, each in the order that was given."""
     things = list(every)
-    if len(things) < 2 or not has_several_ranges(sender):
+    if len(things) < 2 or not sender.ranges.are_several:
         return [things] if things else []
     found: dict[int, list[T]] = {}
     for each in things:

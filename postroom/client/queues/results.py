@@ -18,7 +18,6 @@ from postroom.client.commits import BACKOFF_SECONDS_FIRST
 from postroom.client.queues.messages import shown_id
 from postroom.client.queues.placing import (
     ARRIVAL_SECONDS,
-    has_several_ranges,
     homes,
     may_have_several_ranges,
 )
@@ -130,7 +129,7 @@ async def _told(sender: Sender, request: ReadResult, patience: float) -> ToldRes
             is_late = sender.monotonic() > begun + ARRIVAL_SECONDS
             if told.outcome != "unknown" or left <= pause or is_late:
                 return told
-            if not has_several_ranges(sender):
+            if not sender.ranges.are_several:
                 return told
             await sender.sleep(pause)
             pause = min(2 * pause, RETRY_BACKOFF_SECONDS_MAX)

@@ -22,9 +22,9 @@ from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.handles import EnqueueHandle
-from postroom.client.queues.made_up import made_up_id
+from postroom.client.queues.made_up import near_to
 from postroom.client.queues.messages import AnyMessage, QueueMessage, shown_id
-from postroom.client.queues.placing import at_homes, has_several_ranges, home_of_message
+from postroom.client.queues.placing import at_homes, home_of_message
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
 from postroom.messaging.queues.homes import home_of
@@ -82,7 +82,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     Attributes:
         names_ids: whether it names messages by their ids.
         waited_seconds: how long it has waited for messages.
-        near: the key at which it may commit, if it writes none; ``None``: any.
+        near: the key at which it may commit, if it writes none; ``None``: any, or not known yet.
     """
 
     _sender: Sender
@@ -99,6 +99,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     names_ids: bool = False
     waited_seconds: float = 0.0
     near: bytes | None = None
+    _looked_at: int = 0
 
     # --- enqueueing
 
@@ -108,7 +109,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         id_ = shown_id(request.id)
         handle = EnqueueHandle(request.queue, id_, request.kind, self._sender, self._codec)
         self._handles[len(self._requests)] = handle
-        self._gather(request)
+        self._requests.append(request)
         return handle
 
     def when_done(self, queue: str, group: str, what: Enqueue) -> None:
@@ -119,17 +120,22 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             what.deliver_at, what.group, what.headers,
         )))  # fmt: skip
 
-    def _near(self, key: bytes | None, group: str) -> bytes | None:
-        """Return a key in whose range the id of a message is made up; ``None``: in any."""
+    def _placed(self, id_: bytes, key: bytes | None, group: str) -> bytes:
+        """Return a made-up id, in the range of the message, or else of the transaction."""
         if group or key is not None:
-            return home_of(key or b"", group)
-        return next(iter(self._buffer.writes), self.near)
+            return near_to(self._sender, home_of(key or b"", group), id_)
+        return near_to(self._sender, next(iter(self._buffer.writes), self._commits_near()), id_)
 
-    def _gather(self, request: Any) -> None:
-        """Add a request; the first that participates may tell where the transaction commits."""
-        self._requests.append(request)
-        if self.near is None and request.participates():
-            self.near = request.anchor()
+    def _commits_near(self) -> bytes | None:
+        """Return the key at which it may commit, which its first request that participates tells.
+
+        It is looked for when it is needed, which it never is in a store of one range.
+        """
+        if self.near is None:
+            new = self._requests[self._looked_at :]
+            self._looked_at += len(new)
+            self.near = next((each.anchor() for each in new if each.participates()), None)
+        return self.near
 
     def _request(  # noqa: PLR0913, PLR0917 - each argument is an option of a message
         self,
@@ -149,7 +155,9 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         given_key = None if key is None else arguments.key(key)
         of_group = "" if group is None else arguments.group(group)
         if id is None:
-            id_ = made_up_id(self._sender, self._near(given_key, of_group))
+            id_ = self._sender.next_id().hex().encode()
+            if self._sender.ranges.are_several:
+                id_ = self._placed(id_, given_key, of_group)
         else:
             id_ = arguments.message_id(id)
         stored_at = id_ if given_key is None else given_key
@@ -169,7 +177,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         """Gather what the attempt at a message has returned; it is to be acknowledged next."""
         self._lifetime.check_open()
         self._buffer.grow(len(message.key) + len(value or b""))
-        self._gather(KeepResult(message.queue, message.attempt(), seconds, value))
+        self._requests.append(KeepResult(message.queue, message.attempt(), seconds, value))
 
     def settle(
         self,
@@ -192,14 +200,14 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         self._lifetime.check_open()
         name = arguments.queue_name(queue)
         named = arguments.messages_or_ids(given)
-        messages = [each for each in named if isinstance(each, AnyMessage)] if settles else []
-        for each in messages:
+        messages = [each for each in named if isinstance(each, AnyMessage)]
+        self.names_ids |= len(messages) < len(named)
+        for each in messages if settles else ():
             each.check_settled_by(self._id)
-        self.names_ids |= not all(isinstance(each, AnyMessage) for each in named)
         for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
             self._buffer.grow(sum([len(each.home) + len(each.id) + 24 for each in attempts]))
-            self._gather(make(name, attempts))
+            self._requests.append(make(name, attempts))
             if settles:
                 self._ended.update(ended)
                 self._forget_claimed(name, attempts)
@@ -287,11 +295,11 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             self._lifetime.start_clock()
         self._lifetime.check_still_open()
         messages = [QueueMessage(name, each, self._codec) for each in found]
-        if has_several_ranges(self._sender):
+        if self._sender.ranges.are_several:
             range_id = self._sender.range_id
             self._claimed_in.update(range_id(home_of_message(each)) for each in found)
-        if found and self.near is None:
-            self.near = found[0].locator[0]
+            if found and self._commits_near() is None:
+                self.near = home_of_message(found[0])
         claimed = self._claimed.setdefault(name, {})
         claimed.update(
             ((each.kind, each.id), one) for each, one in zip(found, messages, strict=True)

@@ -100,6 +100,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
+        self.ranges = self.router.ranges
         self.range_of = self.range_id = self.router.range_of
         self.span_of = self.router.span_of
         self.next_id = TransactionIds(self.router.client).draw
@@ -247,7 +248,7 @@ class ThreadSender:
         self._sender = sender = self._create()
         self.monotonic = sender.monotonic
         self.reading = sender.reading
-        self.range_of = sender.range_of
+        self.ranges, self.range_of = sender.ranges, sender.range_of
         self.range_id = sender.range_id
         self.span_of = sender.span_of
         self.next_id = sender.next_id

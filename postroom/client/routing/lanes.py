@@ -173,6 +173,11 @@ class Lanes:
         return iter(self.by_id.values())
 
     @property
+    def are_several(self) -> bool:
+        """Return whether the store has several ranges, as far as is known."""
+        return self.only is None
+
+    @property
     def root(self) -> Lane:
         """Return the lane of the range with the records of which the store has one each."""
         return self.by_id[ROOT_ID]

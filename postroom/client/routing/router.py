@@ -43,6 +43,7 @@ from postroom.client.routing.outcomes import Outcomes, client_closed, too_many_w
 from postroom.client.routing.search import Addresses, Search, SearchTimes
 from postroom.client.routing.tries import FailedTries, PendingCalls, RetryTimes
 from postroom.client.routing.upkeep import HoldingsUpkeep
+from postroom.client.sender import KnownRanges
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
@@ -87,7 +88,7 @@ class Router:
 
     Attributes:
         client: the id of this client; the ids of its transactions begin with it.
-        range_of, span_of: see ``Sender``.
+        ranges, range_of, span_of: see ``Sender``.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Router:
         identity = frames.draw_identity(randomness)
         self.client = identity.client
         self._lanes = Lanes()
+        self.ranges: KnownRanges = self._lanes
         self.range_of, self.span_of = self._lanes.range_of, self._lanes.span_of
         times = SearchTimes(monotonic, self._arm)
         self._search = Search(

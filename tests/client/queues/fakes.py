@@ -66,6 +66,14 @@ class FakeSender:
     def reading(self) -> int:
         return NOW + from_seconds(self.seconds)
 
+    @property
+    def ranges(self) -> FakeSender:
+        return self
+
+    @property
+    def are_several(self) -> bool:
+        return False
+
     def range_id(self, _: bytes) -> int:
         return 1
 

@@ -69,6 +69,10 @@ class RangesSender(FakeSender):
         self.ready[span] -= number
         return Claimed([stored(span[0].decode())] * number, asked=piece)
 
+    @property
+    def are_several(self) -> bool:
+        return len(self.spans) > 1
+
     def range_id(self, key: bytes) -> int:
         return 1 + max(at for at, (start, _) in enumerate(self.spans) if start <= key)
 

@@ -129,3 +129,63 @@ def test_a_transaction_commits_where_it_has_to_change_something(
     writes: list[Any], anchor: bytes
 ) -> None:
     assert anchor_of(writes) == anchor
+
+
+# --- a split while a transaction is open
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """Return a store of one range with a queue."""
+    store = Store()
+    store.db.create_queue("q", purge_after=60)
+    yield store
+    store.db.close()
+
+
+def test_ids_lie_beside_the_transaction_from_the_split_of_the_store_on(store: Store) -> None:
+    with store.db.begin() as tx:
+        tx.enqueue("q", b"", id="p")
+        before = id_of(tx.enqueue("q", b""))
+        store.db.split(b"m")
+        store.db.split(b"w")
+        after = id_of(tx.enqueue("q", b""))
+    assert len(before) == 32
+    assert after.startswith(b"n")
+    ids = {each.id.encode() for each in store.db.queue("q").messages()}
+    assert ids == {b"p", before, after}
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+def test_claims_of_one_range_end_with_their_transaction_after_a_split(
+    store: Store, commits: bool
+) -> None:
+    queue = store.db.queue("q")
+    with store.db.begin() as tx:
+        for key in (b"a", b"n", b"z"):
+            tx.enqueue("q", b"", key=key)
+    tx = store.db.begin()
+    assert len(tx.claim("q", 3)) == 3
+    store.db.split(b"m")
+    store.db.split(b"w")
+    tx.put(b"a", b"")
+    if commits:
+        tx.commit()
+    else:
+        tx.rollback()
+    assert len(queue.claim(10)) == (0 if commits else 3)
+    assert queue.stats().leased == (0 if commits else 3)
+
+
+def test_a_commit_with_an_unknown_outcome_has_the_same_anchor_after_a_split(store: Store) -> None:
+    """The COMMIT record lies beside the anchor: another one would commit it once more."""
+    sent = []
+    tx = store.db.begin()
+    tx.enqueue("q", b"")
+    tx.enqueue("q", b"", id="z")
+    sent.append(anchor_of(tx._core._requests()))
+    store.db.split(b"m")
+    store.db.split(b"w")
+    sent.append(anchor_of(tx._core._requests()))
+    tx.rollback()
+    assert sent == [b"z", b"z"]

@@ -82,6 +82,7 @@ class Process(ClientSender):
         self._rate = randomness.uniform(0.99, 1.01)
         addresses = randomness.sample(cluster.addresses, len(cluster.addresses))
         self.router = Router(addresses, self, self.monotonic, randomness)
+        self.ranges = self.router.ranges
         self.range_of = self.range_id = self.router.range_of
         self.span_of = self.router.span_of
         self.next_id = TransactionIds(self.router.client)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from postroom.client.queues.made_up import made_up_id
+from postroom.client.queues.made_up import near_to
 from postroom.client.queues.placing import homes
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue, StoredQueueMessage
 from postroom.ranges.requests import Committed
@@ -33,7 +33,8 @@ class JobsOverRanges(Jobs):
         if choose([True, False]):
             return [request] * choose([1, 1, 1, 2])
         near = choose([request.home, request.home, b"jobs", None])
-        id_ = made_up_id(client.db._sender, near)
+        sender = client.db._sender
+        id_ = near_to(sender, near, sender.next_id().hex().encode())
         key = id_ if request.key == request.id else request.key
         return [_replace(request, id=id_, key=key, is_unique=True)]
 
