@@ -252,7 +252,9 @@ class AnyMessage:
         stored = self._stored
         if stored.state != "leased":
             return Attempt(*stored.locator)
-        return Attempt(*stored.locator, stored.epoch, fired_at=stored.fired_at)
+        # Most messages have no group: their locators need no call.
+        home = stored.locator[0] if stored.group else stored.key
+        return Attempt(home, stored.kind, stored.id, stored.epoch, False, stored.fired_at)
 
     def leased_for(self, until: int, held_until: float) -> None:
         """Note that its lease was extended.

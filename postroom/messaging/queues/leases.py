@@ -178,7 +178,10 @@ class LeaseTable:
     def add(self, holding: LeasedHolding, over: Set[int] = frozenset()) -> None:
         """Add a holding that is applied or was read, without the numbers that are ``over``."""
         given = {
-            entry.locator: Lease(entry, holding, number)
+            # Most messages have no group: their locators need no call.
+            entry.locator if entry.group else (entry.key, entry.kind, entry.id): Lease(
+                entry, holding, number
+            )
             for number, entry in enumerate(holding.stored.entries)
             if number not in over
         }

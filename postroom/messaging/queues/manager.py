@@ -632,7 +632,7 @@ class Manager:
             self.ready.free(group)
         if groups and self._is_limited(len(locators)):
             self.host.look_at(self)
-        if self.slots["concurrency"].owned:
+        if not self.host.bounds.is_whole and self.slots["concurrency"].owned:
             self.use_slots()
 
     def _ran(self, holding: LeasedHolding, number: int) -> None:

@@ -129,7 +129,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def locator(self) -> Locator:
         """Return the name of the message."""
-        return home_of(self.key, self.group), self.kind, self.id
+        home = home_of(self.key, self.group) if self.group else self.key
+        return home, self.kind, self.id
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -434,7 +435,7 @@ class QueueLayout:
 
     def seq(self, stamp: bytes, ordinal: int) -> bytes:
         """Return a timestamp and an ordinal of this range, as 12 bytes; they rise with ordinals."""
-        return stamp + keys.u32((self._ordinals_from + ordinal) & _ORDINALS_MASK)
+        return stamp + ((self._ordinals_from + ordinal) & _ORDINALS_MASK).to_bytes(4, "big")
 
     def scheduled_key(self, entry: Entry, *, ordered: bool) -> bytes:
         """Return the key of an entry that is not ready yet."""

@@ -297,7 +297,7 @@ class EnqueueInQueue(NeedsQueue, Write, frozen=True, tag="enqueue"):
 
     def anchor(self) -> bytes:
         """Return that key."""
-        return self.home if self.is_unique else self.id
+        return home_of(self.key, self.group) if self.is_unique else self.id
 
     def is_long(self) -> bool:
         """Return whether checking its headers takes a while."""
@@ -655,7 +655,8 @@ class StoredQueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False)
     @property
     def locator(self) -> tuple[bytes, str, bytes]:
         """Return its home, its kind and its id."""
-        return home_of(self.key, self.group), self.kind, self.id
+        home = home_of(self.key, self.group) if self.group else self.key
+        return home, self.kind, self.id
 
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
