@@ -78,6 +78,10 @@ def is_within(update: Any, start: bytes, end: bytes | None) -> bool:
 
 def new_parts(update: Any, known: Marks, position: bytes) -> Iterator[Any]:
     """Iterate over the parts of an update at a position whose keys have lower marks."""
+    if is_simple(update):  # mostly
+        if marks.mark_of(known, update.key) < position:
+            yield update
+        return
     for span in marks.below(known, position):
         part = part_within(update, *span)
         if part is not None:

@@ -324,17 +324,38 @@ class SendingService:
         else:
             destination.unread = key
 
-    def _find_again(self, destination: _Destination) -> None:
-        """Find further entries of a destination, up to those that have been read."""
-        are_updates = destination.channel.has_updates
+    def _find_again(self, wanted: _Destination) -> None:
+        """Find further entries of a destination, up to those that have been read.
+
+        Others that have room get theirs on the way, from their first one that is missing. Else
+        each entry would be read again for every destination.
+        """
+        are_updates, stop = wanted.channel.has_updates, b""
         prefix, end = self._outgoing(are_updates).prefix, self._read_up_to[are_updates]
-        begin, destination.unread = destination.unread, b""
+        finding = {
+            name: each
+            for name, each in self._destinations.items()
+            if each.unread
+            and each.channel.has_updates == are_updates
+            and len(each.waiting) <= KEPT // 2
+        }
+        begin = min(each.unread for each in finding.values())
         for key, channel, recipients in self._entries(are_updates, begin, end):
-            if channel == destination.channel and destination.recipient in recipients:
-                if len(destination.waiting) >= KEPT:
-                    destination.unread = key
-                    return
-                destination.waiting.append(key[len(prefix) :])
+            if len(wanted.waiting) >= KEPT:
+                stop = key
+                break
+            for recipient in recipients:
+                each = finding.get((channel, recipient))
+                if each is None or key < each.unread:
+                    continue
+                if len(each.waiting) < KEPT:
+                    each.waiting.append(key[len(prefix) :])
+                else:
+                    each.unread = key
+                    del finding[channel, recipient]
+        for each in finding.values():
+            if not stop or each.unread < stop:
+                each.unread = stop
 
     def _entries(
         self, are_updates: bool, begin: bytes, end: bytes = b""
@@ -351,6 +372,8 @@ class SendingService:
         """Return the ranges that an entry is for, in the order of their keys."""
         if isinstance(entry, Deliverable):
             return [self.carrier.recipient_of(entry.key)]
+        if is_simple(entry.request):
+            return [self.carrier.recipient_of(first_key(entry.request))]
         found: dict[Recipient, None] = {}
         for start, end in spans_of(entry.request):
             at: bytes | None = start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -389,6 +390,32 @@ def test_a_range_that_cannot_be_reached_holds_up_no_other_one(
         first.step()
         ranges.deliver_all()
     assert second.counters().received == 20
+    ranges.check_end()
+    ranges.close()
+
+
+def test_entries_that_were_not_kept_are_read_once_more_for_all_ranges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "KEPT", 8)
+    monkeypatch.setattr("postroom.messaging.handover.sending.HANDED_OVER_MAX", 2)
+    read: list[bytes] = []
+    recipients_of = sending.SendingService._recipients
+
+    def counted(self: sending.SendingService, entry: Any) -> Any:
+        read.append(entry.key)
+        return recipients_of(self, entry)
+
+    monkeypatch.setattr(sending.SendingService, "_recipients", counted)
+    ranges = Ranges(b"d", b"k", b"p")
+    first, *others = ranges.members
+    for _ in range(100):
+        ranges.send(first, b"db", b"kg", b"pd")
+    for _ in range(300):
+        first.step()
+        ranges.deliver_all()
+    assert [each.counters().received for each in others] == [100] * 3
+    assert len(read) <= 2.2 * 300
     ranges.check_end()
     ranges.close()
 
