@@ -16,13 +16,16 @@ Thus a split moves no record. No queue ever has two parts: until the split, clai
 are those of one queue, and then those of two. Nothing that reads the index knows of a division. To
 cancel it is to delete the copies, in steps. The next leader goes on.
 
+Scheduled and ready messages are copied from the last one on, if they are many. The first ones are
+consumed meanwhile: they are neither copied, nor are copies of them kept up.
+
 The queues have *counters* beside the index; both copies have theirs. Those of the copy that goes
 are counted with each record that is copied, or changed. Those of the copy that stays are the
 difference. Thus the equation of a queue holds for the copies, whenever it holds for the queue.
 
 ::
 
-    03 <left> 05 "division"          a division is under way   →  [key, right id, copied up to here]
+    03 <left> 05 "division"          a division is under way   →  [key, right id, what is copied]
     03 <left> 05 "useless"           what is to be deleted     →  spans of engine keys
     03 <left> 05 "index of queues"   the index in use, 08 or 0B
     03 <left> 05 "right half"        the right half's metadata is this range's for now
@@ -79,11 +82,23 @@ class IndexDivision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         key: the first key of the right half.
         right_id: the id of the right half.
         copied: the engine key up to which everything is copied.
+        back: the engine key from which on the subspace that begins at ``copied`` is copied, too;
+            empty: from none.
     """
 
     key: bytes
     right_id: int
     copied: bytes
+    back: bytes = b""
+
+    @property
+    def end(self) -> bytes:
+        """Return the end of the subspace that begins at ``copied``."""
+        return keys.after_prefix(self.copied)
+
+    def has_copied(self, raw: bytes) -> bool:
+        """Return whether a record is copied."""
+        return raw < self.copied or (self.back != b"" and self.back <= raw < self.end)
 
 
 _divisions: Final = msgspec.msgpack.Decoder(IndexDivision)
@@ -135,9 +150,9 @@ class QueueHalves:
                 return False
             division = IndexDivision(prepared.key, prepared.right_id, index.counters.lower)
             ctx.writes[self._right_half] = keys.u64(prepared.right_id)
-        copied = _walked(ctx, index, division.copied)
-        ctx.writes[self._division] = encode(msgspec.structs.replace(division, copied=copied))
-        return copied < index.records.upper
+        division = _walked(ctx, index, division)
+        ctx.writes[self._division] = encode(division)
+        return division.copied < index.records.upper
 
     def _divided(self, reader: ValueReader) -> IndexDivision | None:
         stored = reader.get(self._division)
@@ -168,11 +183,12 @@ class QueueHalves:
             return None
         index = _index(self._range_id, index_in_use(ctx, self._range_id))
         copies = _Copies(ctx, index, division)
-        copied = division.copied
+        before = division
         if self._division in ctx.staged:
-            before = ctx.get_stored(self._division)
-            copied = index.counters.lower if before is None else _divisions.decode(before).copied
-        following = copies.follow(copied, division.copied)
+            stored = ctx.get_stored(self._division)
+            begin = IndexDivision(division.key, division.right_id, index.counters.lower)
+            before = begin if stored is None else _divisions.decode(stored)
+        following = copies.follow(before)
         return following if next(following, _OVER) is None else None
 
     # --- the end
@@ -242,18 +258,68 @@ class QueueHalves:
         self._queues.begin_again()
 
 
-def _walked(ctx: Evaluation, index: _Index, copied: bytes) -> bytes:
-    """Return the engine key up to which a step copies, from one on; count its steps and bytes."""
-    number = size = 0
+class _Step:
+    """The records that one step copies.
+
+    Args:
+        ctx: the proposal of the step.
+    """
+
+    def __init__(self, ctx: Evaluation) -> None:
+        self._ctx = ctx
+        self._number = self._size = 0
+
+    def is_full(self) -> bool:
+        """Return whether the step copies no more."""
+        return self._number >= COPIED_AT_ONCE or self._size >= UPKEEP_BYTES // 2
+
+    def take(self, raw: bytes, stored: bytes) -> None:
+        """Count the steps and bytes of a record."""
+        self._number += 1
+        self._size += len(raw) + len(stored)
+        self._ctx.steps += 1
+        self._ctx.grow(2 * len(raw) + len(stored))
+
+
+def _walked(ctx: Evaluation, index: _Index, division: IndexDivision) -> IndexDivision:
+    """Return the division after a step, which copies forwards, or a long subspace backwards."""
+    step, copied = _Step(ctx), division.copied
+    if _goes_backwards(copied):
+        return _walked_backwards(ctx, step, division)
     for span in index.spans:
         for raw, stored in ctx.iterate(max(span.lower, copied), span.upper):
-            is_full = number >= COPIED_AT_ONCE or size >= UPKEEP_BYTES // 2
-            if is_full and unit_of(raw) == raw:  # a holding goes with its marks
-                return raw
-            number, size = number + 1, size + len(raw) + len(stored)
-            ctx.steps += 1
-            ctx.grow(2 * len(raw) + len(stored))
-    return index.records.upper
+            if step.is_full() and unit_of(raw) == raw:  # a holding goes with its marks
+                return msgspec.structs.replace(division, copied=_next_begin(ctx, copied, raw))
+            step.take(raw, stored)
+    return msgspec.structs.replace(division, copied=index.records.upper)
+
+
+def _next_begin(ctx: Evaluation, copied: bytes, raw: bytes) -> bytes:
+    """Return where the next step begins, if this one has room up to ``raw``.
+
+    A long subspace that is copied backwards is left to the next step.
+    """
+    subspace = raw[: HEAD_BYTES + 1]
+    if subspace <= copied or not _goes_backwards(subspace):
+        return raw
+    rest = islice(ctx.iterate(raw, keys.after_prefix(subspace)), COPIED_AT_ONCE)
+    return subspace if sum(1 for _ in rest) == COPIED_AT_ONCE else raw
+
+
+def _goes_backwards(copied: bytes) -> bool:
+    """Return whether a key is the begin of a subspace whose first records are consumed first."""
+    return len(copied) == HEAD_BYTES + 1 and copied[HEAD_BYTES:] in {keys.SCHEDULED, keys.READY}
+
+
+def _walked_backwards(ctx: Evaluation, step: _Step, division: IndexDivision) -> IndexDivision:
+    """Return the division after a step within a subspace, from its end."""
+    back = division.back or division.end
+    for raw, stored in ctx.iterate(division.copied, back, reverse=True):
+        if step.is_full():
+            return msgspec.structs.replace(division, back=back)
+        step.take(raw, stored)
+        back = raw
+    return msgspec.structs.replace(division, copied=division.end, back=b"")
 
 
 class _Index:
@@ -317,7 +383,8 @@ class _Copies:
     """
 
     def __init__(self, ctx: Evaluation, index: _Index, division: IndexDivision) -> None:
-        self._ctx, self._index, self._key = ctx, index, division.key
+        self._ctx, self._index, self._division = ctx, index, division
+        self._key = division.key
         self._left, self._right = index.other, _index(division.right_id)
         (first, first_end), (second, second_end) = index.spans
         self._changed = sorted(
@@ -328,22 +395,33 @@ class _Copies:
         self._after = _Proposed(ctx, self._changed)
         self._more: dict[int, dict[str, int]] = {}
 
-    def follow(self, copied: bytes, until: bytes) -> Iterator[None]:
-        """Keep up what is copied up to one key, copy up to another; yield after each turn's share.
+    def follow(self, before: IndexDivision) -> Iterator[None]:
+        """Keep up what is copied, copy what the step has walked; yield after each turn's share.
 
         Args:
-            copied: the key up to which everything was copied before the proposal.
-            until: the key up to which it is copied with the proposal.
+            before: the division before the proposal.
         """
-        changed = self._changed[: bisect_left(self._changed, copied)]
+        changed = [each for each in self._changed if before.has_copied(each)]
         first = bisect_left(changed, self._index.records.lower)
         self._note(changed[:first])
         for number, unit in enumerate(dict.fromkeys(map(unit_of, changed[first:])), 1):
             self._keep_up(unit)
             if not number % KEPT_UP_AT_ONCE:
                 yield
-        self._copy(copied, until)
+        for lower, upper in self._walked(before):
+            self._copy(lower, upper)
         self._count()
+
+    def _walked(self, before: IndexDivision) -> list[tuple[bytes, bytes]]:
+        """Return the spans in which the steps of the proposal have walked."""
+        after = self._division
+        if not before.back:
+            spans = [(before.copied, after.copied)]
+        elif before.copied == after.copied:
+            return [(after.back, before.back)]
+        else:
+            spans = [(before.copied, before.back), (before.end, after.copied)]
+        return [*spans, (after.back, after.end)] if after.back else spans
 
     def _keep_up(self, unit: bytes) -> None:
         """Change the copies of a record that was copied before."""
@@ -356,21 +434,21 @@ class _Copies:
         if after is not None:
             self._put(unit, after, after, 1)
 
-    def _copy(self, copied: bytes, until: bytes) -> None:
+    def _copy(self, lower: bytes, upper: bytes) -> None:
         """Copy what the index has between two keys after the proposal."""
         counters, records = self._index.spans
-        self._note(raw for raw, _ in self._read(counters, copied, until))
-        for raw, stored in self._read(records, copied, until):
+        self._note(raw for raw, _ in self._read(counters, lower, upper))
+        for raw, stored in self._read(records, lower, upper):
             if is_undivided(raw):
                 self._put(raw, stored, stored, 1)
             elif unit_of(raw) == raw:
                 self._cut(raw, None, stored)
 
     def _read(
-        self, span: keys.KeySpan, copied: bytes, until: bytes
+        self, span: keys.KeySpan, lower: bytes, upper: bytes
     ) -> Iterable[tuple[bytes, bytes]]:
         """Return what a span has between two keys after the proposal."""
-        lower, upper = max(span.lower, copied), min(span.upper, until)
+        lower, upper = max(span.lower, lower), min(span.upper, upper)
         return self._after.iterate(lower, upper) if lower < upper else ()
 
     def _note(self, counters: Iterable[bytes]) -> None:

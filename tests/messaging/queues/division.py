@@ -66,14 +66,14 @@ def check_copies(reader: Reader, range_id: int = ROOT_ID) -> int:
     expected: dict[bytes, bytes] = {}
     more: dict[int, Counter[str]] = {}
     for raw, stored in reader.iterate(*index.records):
-        if raw >= division.copied or unit_of(raw) != raw:
+        if not division.has_copied(raw) or unit_of(raw) != raw:
             continue
         halves = cut(reader, raw, stored, division.key)
         expected |= {left.twin(raw): halves.left} if halves.left else {}
         expected |= {right.twin(raw): halves.right} if halves.right else {}
         more.setdefault(index.number_in(raw), Counter())[halves.counter] += halves.number
     for raw, stored in reader.iterate(*index.counters):
-        if raw < division.copied:
+        if division.has_copied(raw):
             number = int(raw[len(index.counters.lower) :])
             counted = dict(more.get(number, ()))
             counted.pop("", None)

@@ -396,6 +396,27 @@ def test_a_step_in_the_proposal_that_prepares_the_split_divides_nothing_yet() ->
     stage.store.node.close()
 
 
+@pytest.mark.parametrize("before", range(7))
+@pytest.mark.parametrize("together", [2, 3, 4])
+def test_several_steps_of_one_proposal_copy_each_record_once(before: int, together: int) -> None:
+    stage = Stage()
+    stage.create()
+    stage.enqueue("a", "b", "c", "y", "z", "d+500", "e+500", "x+500")
+    stage.claim("1")
+    stage.prepare("m")
+    for _ in range(before):
+        stage.step()
+    steps = [Asked(DivideSome(), urgent=False) for _ in range(together)]
+    for step in steps:
+        stage.ranges[ROOT_ID].replica.submit(step)
+    stage.store.advance(0.01)
+    stage.check()
+    stage.divide()
+    stage.split()
+    assert stage.show() == "1: scheduled d e; ready b c; leased (a) | 2: scheduled x; ready y z"
+    stage.store.node.close()
+
+
 def test_a_range_without_queues_has_no_division() -> None:
     stage = Stage()
     stage.prepare("m")

@@ -50,10 +50,9 @@ class Divided:
             self.steps.append(self.store.clock.monotonic())
 
     def claim(self) -> None:
-        """Claim messages, and acknowledge them."""
-        claimed = self.queues.claim(10)
-        assert len(claimed) == 10
-        self.queues.acknowledge(*claimed)
+        """Claim a message, and acknowledge it."""
+        (claimed,) = self.queues.claim()
+        self.queues.acknowledge(claimed)
         self.look()
 
     def rest(self) -> None:
