@@ -48,7 +48,6 @@ import msgspec
 from postroom.errors import Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import ValueReader
-from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.counters import read_queue_counts
 from postroom.messaging.queues.cutting import (
     COUNTERS,
@@ -70,6 +69,10 @@ from postroom.ranges.state import RIGHT_HALF_RECORD
 
 COPIED_AT_ONCE: Final = 500
 """The number of records that one step copies, or deletes."""
+COPIED_BYTES: Final = 256 * 1024
+"""The size of what one step copies: claims wait for the proposal in which it is."""
+BYTES_PER_STEP: Final = 1024
+"""The bytes of a record that are copied in a further step of evaluation."""
 KEPT_UP_AT_ONCE: Final = 1000
 """The number of records whose copies are changed in one turn."""
 _OVER: Final = object()
@@ -271,14 +274,15 @@ class _Step:
 
     def is_full(self) -> bool:
         """Return whether the step copies no more."""
-        return self._number >= COPIED_AT_ONCE or self._size >= UPKEEP_BYTES // 2
+        return self._number >= COPIED_AT_ONCE or self._size >= COPIED_BYTES
 
     def take(self, raw: bytes, stored: bytes) -> None:
         """Count the steps and bytes of a record."""
+        size = len(raw) + len(stored)
         self._number += 1
-        self._size += len(raw) + len(stored)
-        self._ctx.steps += 1
-        self._ctx.grow(2 * len(raw) + len(stored))
+        self._size += size
+        self._ctx.steps += 1 + size // BYTES_PER_STEP
+        self._ctx.grow(size + len(raw))
 
 
 def _walked(ctx: Evaluation, index: _Index, division: IndexDivision) -> IndexDivision:

@@ -7,6 +7,7 @@ copied, and the counters of each range must agree with what is there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.messaging import images
 from postroom.messaging.image_entries import COUNTERS_NAME
-from postroom.messaging.queues.dividing import _Index
+from postroom.messaging.queues.dividing import COPIED_BYTES, _Index
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueStats
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.records import index_in_use
@@ -414,6 +415,21 @@ def test_several_steps_of_one_proposal_copy_each_record_once(before: int, togeth
     stage.divide()
     stage.split()
     assert stage.show() == "1: scheduled d e; ready b c; leased (a) | 2: scheduled x; ready y z"
+    stage.store.node.close()
+
+
+def test_a_step_copies_a_bounded_number_of_bytes() -> None:
+    stage = Stage()
+    stage.queues.create()
+    messages = (stage.queues.message(b"p" * 500, id=b"%0500d" % each) for each in range(900))
+    stage.queues.commit(*messages)
+    stage.prepare("m")
+    with divisible():
+        sizes = [0]
+        while stage.step() == "more":
+            sizes.append(check_copies(stage.store.node.engine))
+    steps = [after - before for before, after in itertools.pairwise(sizes)]
+    assert max(steps) * 1000 <= COPIED_BYTES, steps
     stage.store.node.close()
 
 
