@@ -281,6 +281,12 @@ STAGED_CHUNK_BYTES_MAX: Final = VALUE_BYTES_MAX + 256 * 1024
 STAGED_STEP_ROWS_MAX: Final = 8192
 STAGED_STEP_BYTES_MAX: Final = 4 * 1024 * 1024
 """Staged rows, with what they overwrite, that one step publishes together."""
+STAGED_OUTGOING_MAX: Final = 32_768
+"""The entries on their way to other ranges beyond which no step of staged rows adds more.
+
+Messages of others wait behind them, and so does the end of a batch, for which clients have a
+minute.
+"""
 STAGED_DELETED_AT_ONCE_MAX: Final = 512
 """The chunks of staged rows that one step deletes."""
 STAGED_SWEPT_AT_ONCE_MAX: Final = 500

@@ -11,7 +11,7 @@ import pytest
 
 import postroom
 from postroom import limits
-from postroom.client.commits import repeat_one
+from postroom.client.commits import alone, repeat_one
 from postroom.client.staging import packed
 from postroom.errors import Invalid, OutboxFull, Unavailable
 from postroom.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
@@ -378,3 +378,26 @@ def test_a_batch_leaves_half_of_the_outbox_to_others(
         assert postroom.integer(db.get(b"a")) == 30
     else:
         assert len(db.peek(b"a", 100)) == 30
+
+
+def test_a_batch_has_few_rows_on_their_way_at_a_time(
+    db: postroom.Database, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_steps(monkeypatch)
+    monkeypatch.setattr(limits, "STAGED_OUTGOING_MAX", 6)
+    stage(db, *(Increment(b"a", 1) for _ in range(30)))
+    with ThreadPoolExecutor(1) as threads:
+        with delivery.stopped():
+            publishing = threads.submit(publish, db)
+            eventually(lambda: db.status().counters.outgoing >= 6)
+            for _ in range(5):
+                with pytest.raises(OutboxFull):
+                    db.sender.run(_step_once(db))
+            assert db.status().counters.outgoing <= 8
+        assert publishing.result()
+    assert postroom.integer(db.get(b"a")) == 30
+
+
+async def _step_once(db: postroom.Database) -> None:
+    """Carry out a step, and do not try again."""
+    await db.sender.send(alone(db.sender, QUERY, ApplyStaged(QUERY)))

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom import limits
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.counters import Conservation
@@ -160,13 +161,13 @@ class Outgoing:
         """Return whether entries go out that are for keys of the range from ``key`` on."""
         return self._uncounted > 0 or any(each >= key for each in self._own)
 
-    def check_room(self, part: int = 1) -> None:
-        """Check that there is room for one more entry, or that a part of the room is left.
+    def check_room(self, part: int = 1, most: int = limits.OUTGOING_MAX) -> None:
+        """Check that there is room for one more entry; see :func:`check_room`.
 
         Raises:
             OutboxFull: too much is on its way already.
         """
-        check_room(self._conservation.applied, part)
+        check_room(self._conservation.applied, part, most)
 
     def store(self, ctx: Evaluation, id_: bytes, entry: Deliverable | Executable) -> None:
         """Store an entry that goes out."""

@@ -12,18 +12,20 @@ from postroom.errors import OutboxFull
 from postroom.messaging.requests import Counters
 
 
-def check_room(applied: Counters, part: int = 1) -> None:
+def check_room(applied: Counters, part: int = 1, most: int = limits.OUTGOING_MAX) -> None:
     """Check that one more entry may join those that are outgoing.
 
     Args:
         applied: the counters of the sending range.
         part: the part of the room that may be used: 2 is a half, which leaves the other to others.
+        most: the number of entries beyond which no more may join, if it is smaller.
 
     Raises:
         OutboxFull: too much is on its way already.
     """
     number, size = applied.outgoing, applied.outgoing_bytes
-    if number < limits.OUTGOING_MAX // part and size < limits.OUTGOING_BYTES_MAX // part:
+    room = min(limits.OUTGOING_MAX // part, most)
+    if number < room and size < limits.OUTGOING_BYTES_MAX // part:
         return
     raise OutboxFull(
         f"{number} messages and updates ({size} bytes) are on their way to other ranges, and no "

@@ -50,6 +50,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom import limits
 from postroom.errors import Error, Invalid, OutboxFull, Unavailable, shorten
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
@@ -354,7 +355,7 @@ class StagedBatches:
         ctx.steps += 1
 
     def _check_room(self, request: Any) -> None:
-        """Check that the outboxes have room for a row, if it goes out: half is left to others.
+        """Check that the outboxes have room for a row, if it goes out: most is left to others.
 
         Raises:
             OutboxFull: too much is on its way already.
@@ -365,7 +366,7 @@ class StagedBatches:
         is_of_queue = isinstance(request, EnqueueInQueue)
         concerned = (request.home, request.id) if is_of_queue else (request.key,)
         if any(map(outgoing.goes_out, concerned)):
-            outgoing.check_room(_ROOM_PART)
+            outgoing.check_room(_ROOM_PART, limits.STAGED_OUTGOING_MAX)
 
     def _new_id(self, ctx: Evaluation) -> bytes:
         return ctx.stamp + keys.u64(ctx.range_id) + ctx.next_ordinal()
