@@ -36,6 +36,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     audit_facts.DEAD_LETTERS: "dead letters",
     audit_facts.IN_INBOXES: "messages in inboxes, delivered and not reaped",
     audit_facts.IN_TRANSIT: "messages and updates between ranges, received and not handed over",
+    audit_facts.ON_ITS_WAY: "messages on their way, each in one place",
     audit_facts.INDEX: "index of inboxes: messages",
     audit_facts.INDEX_OLDEST: "index of inboxes: the oldest message",
     audit_facts.INDEX_HELD: "index of inboxes: messages that hold up others",
@@ -172,8 +173,9 @@ def _audit(
     found = counted_queues(db, at)
     dropped = [each.number for each in found if each.dropped]
     ranges = len({each.range_id for each in db.partitions()})
-    tables = {table: _table(spark, store, table, at) for table in _TABLES}
     transit = read_transit(db, at, {each.number for each in found if not each.dropped})
+    wanted = (*_TABLES, "outbox") if transit.messages else _TABLES
+    tables = {table: _table(spark, store, table, at) for table in wanted}
     groups = audit_facts.compared(audit_facts.facts(spark, tables, dropped, ranges, transit))
     totals = _totals(groups)
     progress("recounting", 1, 1)
@@ -265,6 +267,8 @@ def _where(group: Any, names: Mapping[int, str]) -> str:
 
 
 def _item(group: Any) -> str:
+    if group.check == audit_facts.ON_ITS_WAY:
+        return f"id {bytes(group.id).hex()}"
     if group.check != audit_facts.QUEUE_MESSAGE:
         return group.kind or ""
     kind = f"kind {group.kind!r}, " if group.kind else ""

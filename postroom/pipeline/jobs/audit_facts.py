@@ -6,6 +6,7 @@
     inbox_index ─┤  facts: check, place, key, ...   group │ sum(counted)
     places ──────┤         claimed, counted,      ───────▶│ max(claimed_id)
     beside ──────┤         claimed_id, counted_id         └ min(counted_id)
+    outbox ──────┤
     transit ─────┘
 
 Each row of a table becomes a few *facts*. An entry of the index claims three messages, and each
@@ -15,7 +16,9 @@ than ten.
 
 Several ranges are one store: what they claim of a queue is added up. An entry on its way between
 two of them may be in both, and an accounting update may be carried out in a part of its ranges only
-(:mod:`.audit_transit`).
+(:mod:`.audit_transit`). A message in an outbox that no receiver has taken, by its marks, is in no
+inbox. One that is was doubled. It counts as an entry that two ranges have, so that it does not make
+up for a message that was lost. An update, or a message that was reaped, leaves no such trace.
 
 Sums count modulo 2 ** 64, as posted amounts do.
 """
@@ -28,6 +31,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
+from postroom.kv import keys
 from postroom.messaging.queues import records
 from postroom.pipeline.jobs.audit_transit import NOTHING, StoreTransit
 
@@ -37,6 +41,7 @@ PENDING_UPDATES: Final = "pending_updates"
 DEAD_LETTERS: Final = "dead_letters"
 IN_INBOXES: Final = "messages_in_inboxes"
 IN_TRANSIT: Final = "in_transit"
+ON_ITS_WAY: Final = "in_transit.message"
 INDEX: Final = "inbox_index.messages"
 INDEX_OLDEST: Final = "inbox_index.oldest"
 INDEX_HELD: Final = "inbox_index.held"
@@ -141,7 +146,8 @@ def facts(
 
     Args:
         spark: a session.
-        tables: ``counters``, ``inbox_index``, ``places``, ``beside`` as of one timestamp.
+        tables: ``counters``, ``inbox_index``, ``places``, ``beside``, and ``outbox`` if messages
+            wait, as of one timestamp.
         dropped: the numbers of queues that are being emptied.
         ranges: the number of ranges: several are also compared in total.
         transit: what is on its way between them.
@@ -150,11 +156,17 @@ def facts(
     if dropped:
         is_dropped = F.col("number").isin(list(dropped))
         counters, beside = counters.where(~is_dropped), beside.where(~is_dropped)
-    found = [
+    found = []
+    sent_from = F.lit(None).cast("bigint")
+    if transit.messages:
+        sent = _messages_on_their_way(tables["outbox"])
+        beside = beside.join(sent.drop("places"), ["key", "id"], "left")
+        found, sent_from = [_exploded(sent, _sent_facts())], F.col("sent_from")
+    found += [
         _counter_facts(spark, counters),
         _exploded(tables["inbox_index"], _index_facts()),
         _exploded(tables["places"], _place_facts()),
-        _exploded(beside, _record_facts()),
+        _exploded(beside, _record_facts(sent_from)),
         _transit_facts(spark, transit),
     ]
     every = found[0]
@@ -290,15 +302,39 @@ def _place_facts() -> Column:
     )
 
 
-def _record_facts() -> Column:
+def _messages_on_their_way(outbox: DataFrame) -> DataFrame:
+    """Return the messages in outboxes: key, id, the first range, the number of places."""
+    name = F.unhex("id")  # range of an entry, when it goes, id of its message, kind
+    sender = F.conv(F.hex(F.substring(name, 1, 8)), 16, 10).cast("bigint")
+    messages = outbox.where(F.substring(name, 37, 1) == F.lit(keys.DELIVERABLE))
+    found = messages.select("key", F.substring(name, 17, 20).alias("id"), sender.alias("sender"))
+    return found.groupBy("key", "id").agg(
+        F.min("sender").alias("sent_from"), F.count(F.lit(1)).alias("places")
+    )
+
+
+def _sent_facts() -> Column:
+    places = F.col("places")
+    named = {"key": F.col("key"), "id": F.col("id")}
+    return F.array(
+        _fact(ON_ITS_WAY, **named, claimed=1, counted=places),
+        F.when(places > 1, _fact(IN_TRANSIT, place=0, counted=places - 1)),
+    )
+
+
+def _record_facts(sent_from: Column) -> Column:
+    """Return the facts in a record; a message may be on its way from a range, too."""
     what, key, metric, value = (F.col(name) for name in ("what", "key", "metric", "value"))
     message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
     message["place"] = F.col("number")
     is_sum = (what == "sum") & metric.isNotNull()
+    is_doubled = (what == "message") & sent_from.isNotNull()
     state = _chosen(F.col("status"), _CLASS_OF_STATUS)
     alone = F.array(
         F.when(what == "message", _fact(IN_INBOXES, place=0, counted=1)),
         F.when(what == "message", _fact(INDEX, key=key, counted=1, counted_id=F.col("id"))),
+        F.when(is_doubled, _fact(ON_ITS_WAY, key=key, id=F.col("id"), counted=1)),
+        F.when(is_doubled & (sent_from != F.col("range")), _fact(IN_TRANSIT, place=0, counted=1)),
         F.when(what == "hold", _fact(INDEX_HELD, key=key, counted_id=F.col("id"))),
         F.when(is_sum, _fact(ACCOUNTING, key=key, kind=metric, claimed=value)),
         F.when(what == "body", _fact(QUEUE_MESSAGE, claimed=1, claimed_id=LIVE, **message)),

@@ -3,12 +3,14 @@
 ::
 
     messages, updates   taken by the receiver, not dropped by the sender     received - handed
+    a message           by no mark taken, yet in an inbox: doubled           the same
     Accounting          one range has added to sums of its prefixes, and     as if it were
                         another one will, or its part is a dead letter       carried out
     slots of queues     owned by ranges, in the pool, granted, returned      the limit
 
-A message that was lost or doubled between ranges makes the first line wrong. The second one makes
-sums fit what is posted, though updates are carried out in one range after the other.
+A message that was lost or doubled between ranges makes the first line wrong. A message that was
+doubled is also found by itself (:mod:`.audit_facts`). The third line makes sums fit what is posted,
+though updates are carried out in one range after the other.
 """
 
 from __future__ import annotations
@@ -38,17 +40,19 @@ class StoreTransit(NamedTuple):
     """The entries between the ranges of a store.
 
     Attributes:
-        taken: the number of entries that are in two ranges.
+        taken: the number of entries that are in two ranges, as their receivers know.
+        messages: the number of messages in outboxes that no receiver has taken.
         sums: what is to be added to a sum that is stored, for it to be what is posted.
         slots: the places of slots, by the number of the queue and the limit.
     """
 
     taken: int
+    messages: int
     sums: Mapping[Metric, int]
     slots: Mapping[tuple[int, Limit], SlotSums]
 
 
-NOTHING: Final = StoreTransit(0, {}, {})
+NOTHING: Final = StoreTransit(0, 0, {}, {})
 
 
 def read_transit(db: CoreDatabase, at: int, queues: Container[int]) -> StoreTransit:
@@ -65,15 +69,17 @@ def read_transit(db: CoreDatabase, at: int, queues: Container[int]) -> StoreTran
     outboxes = StoreOutboxes(db.core.bulk, ranges, at)
     sums: Counter[Metric] = Counter()
     slots: list[Deliverable] = []
+    messages = 0
     for entry in chain(iterate(db.sender, outboxes.waiting()), _dead_updates(db, at)):
         if isinstance(entry, Deliverable):
+            messages += 1
             slots += [entry] if are_slots(entry) else []
         elif type(entry.request) is Accounting:
             _carry_out(entry.request, sums)
     found = {metric: _signed(number) for metric, number in sums.items()}
     places = slot_sums(chain.from_iterable(db.bulk.records("slots", at=at)), slots)
     compared = {of: each for of, each in places.items() if of[0] in queues}
-    return StoreTransit(outboxes.taken, found, compared)
+    return StoreTransit(outboxes.taken, messages, found, compared)
 
 
 def _dead_updates(db: CoreDatabase, at: int) -> Iterator[Executable]:

@@ -17,7 +17,7 @@ from postroom.pipeline.jobs import audit
 from postroom.ranges.requests import Accounting
 from tests.backup.moves import CUTS, move
 from tests.client.test_recount import fill
-from tests.pipeline.jobs.test_audit import Load, damage, told
+from tests.pipeline.jobs.test_audit import Damage, Load, damage, told
 
 MOVES = 5
 
@@ -100,25 +100,34 @@ def folder(tmp_path: Path, unsent: None) -> Path:
             db.split(cut)
         for _ in range(MOVES):
             db.run(move)
+        with db.begin() as tx:
+            tx.put(b"u", b"")
+            tx.enqueue_message(b"b", b"back")
     return tmp_path / "shop"
 
 
-def lose(folder: Path) -> None:
+def sent(beneath: Damage, sender: int) -> list[tuple[bytes, bytes]]:
+    """Return the messages that a range has for others."""
+    return beneath.span(keys.outbox_prefix(sender, keys.DELIVERABLE, keys.OUTGOING))
+
+
+def lose(folder: Path, sender: int = 1) -> None:
     """Let the sender drop a message that the receiver has not taken."""
     with damage(folder) as beneath:
-        (first, *_) = beneath.span(keys.outbox_prefix(1, keys.DELIVERABLE, keys.OUTGOING))
-        beneath.put(first[0], None)
-        beneath.change_counters(1, outgoing_messages=-1, handed=1)
+        (*_, last) = sent(beneath, sender)
+        beneath.put(last[0], None)
+        beneath.change_counters(sender, outgoing_messages=-1, handed=1)
 
 
-def double(folder: Path) -> None:
-    """Let the receiver have a message that the sender will send again."""
+def double(folder: Path) -> str:
+    """Let the receiver have a message that the sender will send again; return its id."""
     with damage(folder) as beneath:
-        (first, *_) = beneath.span(keys.outbox_prefix(1, keys.DELIVERABLE, keys.OUTGOING))
+        (first, *_) = sent(beneath, 1)
         id_ = first[0][-20:]
         beneath.put(keys.inbox_prefix(b"z") + id_, b"")
         beneath.put(keys.mail_key(b"z"), InboxIndexEntry(1, id_))
         beneath.change_counters(3, received=1, delivered=1)
+        return id_.hex()
 
 
 def lose_slots(folder: Path) -> None:
@@ -131,7 +140,6 @@ def lose_slots(folder: Path) -> None:
     ("harm", "expected"),
     [
         (lose, ("in_transit", "all ranges", b"", "", -1, 0)),
-        (double, ("in_transit", "all ranges", b"", "", 1, 0)),
         (lose_slots, ("queue.slots", "queue 'q'", b"", "concurrency", 7, 6)),
     ],
 )
@@ -140,3 +148,23 @@ def test_an_entry_or_a_slot_that_is_lost_or_doubled_between_ranges_is_found(
 ) -> None:
     harm(folder)
     assert told(audit(spark, {"path": str(folder)})) == {expected}
+
+
+def test_a_message_that_two_ranges_have_though_the_marks_do_not_say_so_is_named(
+    spark: Any, folder: Path
+) -> None:
+    doubled = double(folder)
+    expected = {("in_transit.message", "", b"z", f"id {doubled}", 1, 2)}
+    assert told(audit(spark, {"path": str(folder)})) == expected
+
+
+@pytest.mark.parametrize("sender", [3, 1], ids=["other channels", "the same channel"])
+def test_a_message_that_is_lost_does_not_make_up_for_one_that_is_doubled(
+    sender: int, spark: Any, folder: Path
+) -> None:
+    lose(folder, sender)
+    doubled = double(folder)
+    assert told(audit(spark, {"path": str(folder)})) == {
+        ("in_transit", "all ranges", b"", "", 0, 1),
+        ("in_transit.message", "", b"z", f"id {doubled}", 1, 2),
+    }
