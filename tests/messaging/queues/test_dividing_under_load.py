@@ -95,6 +95,19 @@ def test_a_division_under_constant_load_ends_in_time(divided: Divided) -> None:
     assert max(divided.between()) <= STEP_SECONDS + 0.005, divided.between()
 
 
+def test_a_division_that_has_yielded_for_long_enough_is_not_delayed(
+    divided: Divided, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "DIVISION_YIELDS_SECONDS_MAX", 2.5 * STEP_SECONDS)
+    divided.prepare()
+    while len(divided.steps) < STEPS:
+        divided.claim()
+        divided.rest()
+    times = divided.between()
+    assert times[0] >= STEP_SECONDS - 0.001, times
+    assert max(times[4:]) <= IDLE_SECONDS, times
+
+
 def test_a_division_with_nobody_else_is_not_delayed(divided: Divided) -> None:
     divided.prepare()
     while len(divided.steps) < STEPS:
