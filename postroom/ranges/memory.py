@@ -31,7 +31,7 @@ from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.ranges.ports import Host, MemoryKeeper, SpanningTransactions
 from postroom.ranges.requests import CLIENT_ID_BYTES
-from postroom.ranges.waiting import Deadlines, Waiting
+from postroom.ranges.waiting import COMMITS_ARE_PAUSED, Deadlines, Waiting
 
 if TYPE_CHECKING:
     from postroom.ranges.commit_waits import CommitWaits
@@ -213,6 +213,12 @@ class LeaseMemory:
             return
         for token in tokens if self.waiting.lines else ():
             self.waiting.wake(token)
+
+    def pause_commits(self, is_paused: bool) -> None:
+        """Let commits wait, or go on."""
+        self.committer.is_paused = is_paused
+        if not is_paused:
+            self.wake([COMMITS_ARE_PAUSED])
 
     def act_and_wake(self, acts: Iterable[Callable[[], None]]) -> None:
         """Do what follows from a proposal, and wake those that wait when all of it is done."""

@@ -50,6 +50,9 @@ class UserSpan(NamedTuple):
     end: bytes | None
 
 
+COMMITS_ARE_PAUSED: Final = "commits are paused"
+"""The token of the commits that wait for the end of that."""
+
 _End: TypeAlias = tuple[bool, bytes]
 _NOWHERE: Final[_End] = (False, b"")
 

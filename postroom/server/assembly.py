@@ -422,7 +422,13 @@ def _services(
     )  # fmt: skip
     transactions = TransactionService(replica, node.calls, tasks.monotonic, create())
     splits = SplitService(
-        made.preparing, upkeep, tasks.sleep, tasks.monotonic, last_commit, made.splits
+        made.preparing,
+        upkeep,
+        tasks.sleep,
+        tasks.monotonic,
+        last_commit,
+        replica.memory.pause_commits,
+        made.splits,
     )
     growth = SizeSplits(
         stored, replica.bounds, made.preparing, upkeep, node.calls.new_range_id, tasks.sleep,

@@ -208,8 +208,8 @@ def test_a_prepared_split_takes_place_after_a_restart(
         hold_back(held)
         prepare(store, b"m")
         store.restart()
-    store.db.put(b"z", b"1")
     store.advance(1.0)
+    store.db.put(b"z", b"1")
     assert spans(store) == [(1, b"", b"m"), (2, b"m", None)]
 
 

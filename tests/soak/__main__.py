@@ -4,6 +4,7 @@ An embedded store, and three nodes in processes of their own, run at the same ti
 of it. Their clients wait, die and come back, lock, transfer, watch, read snapshots, schedule
 messages, count, write large values, and read slowly. Others work with queues
 (:mod:`tests.soak.queue_work`). The nodes have floods and crowds besides (:mod:`tests.soak.crowd`).
+A range is split every minute (:mod:`tests.soak.splits`).
 The embedded store has a device that fills up and a clock that is set (:mod:`tests.soak.trouble`),
 and signals whose handler raises (:mod:`tests.soak.signals`).
 
@@ -33,22 +34,24 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
 from postroom import aio
+from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.requests import ClaimQueue
+from postroom.ranges.replica import Replica
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.node import Node
 from tests.cluster.harness import INSECURE, cluster
 from tests.soak import content
 from tests.soak.control import Control
 from tests.soak.logs import Logs
-from tests.soak.measure import TABLES, Measure, Processors, Sample
+from tests.soak.measure import RANGES, TABLES, Measure, Processors, Sample
 from tests.soak.queue_work import IDLE_CONSUMERS, PURGE_SECONDS
 from tests.soak.work import Soak
-from tests.soak.worker import Worker
+from tests.soak.worker import EXPECTED, Worker
 
 KINDS: Final = ("embedded", "three nodes")
 SAMPLE_SECONDS: Final = 1.0
@@ -87,6 +90,12 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=KINDS, help="only this one, for the whole time")
     parser.add_argument("--seed", type=int, default=0, help="what the clients choose")
+    parser.add_argument(
+        "--split-seconds",
+        type=float,
+        default=60.0,
+        help="a range is split so often (default: 60); 0: never",
+    )
     wanted = parser.parse_args()
     failed = alone(wanted) if wanted.only else together(wanted)
     print("passed" if not failed else f"{failed} failed")  # noqa: T201
@@ -98,8 +107,7 @@ def alone(wanted: argparse.Namespace) -> int:
     with TemporaryDirectory(prefix="postroom-soak-") as name:
         folder = Path(name)
         with Control(folder) as control:
-            running = soak(wanted.only, wanted.minutes * 60, wanted.seed, folder / "data", control)
-            wrong = asyncio.run(running)
+            wrong = asyncio.run(soak(wanted, folder / "data", control))
         told, litter = content.look_through(folder)
         wrong += litter
     print(*told, *(f"  WRONG: {each}" for each in wrong), sep="\n", flush=True)  # noqa: T201
@@ -112,6 +120,7 @@ def together(wanted: argparse.Namespace) -> int:
     for kind in KINDS:
         command = [sys.executable, "-m", "tests.soak", "--only", kind]
         command += ["--minutes", str(wanted.minutes / len(KINDS)), "--seed", str(wanted.seed)]
+        command += ["--split-seconds", str(wanted.split_seconds)]
         running.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
@@ -125,23 +134,24 @@ def together(wanted: argparse.Namespace) -> int:
     return sum(each.returncode != 0 for each in running)
 
 
-async def soak(kind: str, seconds: float, seed: int, folder: Path, control: Control) -> list[str]:
+async def soak(wanted: argparse.Namespace, folder: Path, control: Control) -> list[str]:
     """Run one soak and print it; return what was not as it must be."""
     with Logs() as logs:
-        wrong = await _soak(kind, seconds, seed, folder, control, logs)
+        wrong = await _soak(wanted, folder, control, logs)
     return wrong + logs.verdicts()
 
 
 async def _soak(
-    kind: str, seconds: float, seed: int, folder: Path, control: Control, logs: Logs
+    wanted: argparse.Namespace, folder: Path, control: Control, logs: Logs
 ) -> list[str]:
+    kind, seconds = wanted.only, wanted.minutes * 60
     async with _store(kind, folder, logs) as (connect, processes, addresses, node):
-        soak = Soak(connect, random.Random(seed), addresses, node)
+        soak = Soak(connect, random.Random(wanted.seed), addresses, node, wanted.split_seconds)
         await soak.setup()
         tasks = [asyncio.create_task(each.run(lambda: soak.goes_on)) for each in soak.workers]
         measure, stuck = Measure(seconds), dict[str, float]()
         await asyncio.wait(tasks, timeout=WARM_UP_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-        held = _Held(processes, folder, node)
+        held = _Held(processes, folder, node, soak.db)
         await _measure(soak, tasks, seconds, measure, stuck, held, control)
         wrong = measure.verdicts() + [
             f"{each.name} got nothing done for {stuck[each.name]:.0f} s; "
@@ -189,7 +199,7 @@ async def _measure(
         used, idle = processors.look()
         price = min(control.prices(), default=price)
         measure.samples.append(Sample(
-            (done - before) / seconds_passed, held(), used, idle, price,
+            (done - before) / seconds_passed, await held(), used, idle, price,
             (queued - queued_before) / seconds_passed, soak.queues.is_read,
         ))  # fmt: skip
         most = max(most, used, 1e-9)
@@ -249,10 +259,14 @@ async def _written(node: Node) -> list[int]:
     """Return how many entries the log gets in each of some times."""
     counts = []
     for _ in range(IDLE_TIMES):
-        before = node.root.group.last_index
+        before = _entries(node)
         await asyncio.sleep(IDLE_SECONDS)
-        counts.append(node.root.group.last_index - before)
+        counts.append(_entries(node) - before)
     return counts
+
+
+def _entries(node: Node) -> int:
+    return sum(each.group.last_index for each in node.replicas.hosted.values())
 
 
 # --- the stores -----------------------------------------------------------------------------------
@@ -289,18 +303,25 @@ async def _same(database: aio.Database) -> aio.Database:
 class _Held:
     """The amounts that are held by processes, in files, and by the node if it is here."""
 
-    def __init__(self, processes: list[psutil.Process], folder: Path, node: Node | None) -> None:
+    def __init__(
+        self, processes: list[psutil.Process], folder: Path, node: Node | None, db: aio.Database
+    ) -> None:
         self.processes = processes
         self._folder = folder
         self._node = node
+        self._db = db
+        self._ranges = 1
 
-    def __call__(self) -> dict[str, float]:
+    async def __call__(self) -> dict[str, float]:
         processes = self.processes
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         tables = sum(content.is_table(path) for path in files)
         memory = [each.memory_info() for each in processes]
         inside = {} if self._node is None else _inside(self._node)
+        with contextlib.suppress(*EXPECTED):
+            self._ranges = len(await self._db.ranges())
         return {
+            RANGES: self._ranges,
             "memory MB": sum(each.rss - each.shared for each in memory) / 1e6,
             "descriptors": sum(each.num_fds() for each in processes),
             "threads": sum(each.num_threads() for each in processes),
@@ -312,36 +333,20 @@ class _Held:
 
 def _inside(node: Node) -> dict[str, float]:
     """Return what the node keeps in memory for its clients, by its own tables."""
-    replica = node.root.replica
-    queues: Any = replica.registry.reads[ClaimQueue].__self__  # type: ignore[attr-defined]
-    managers = list(queues.by_name.values())
+    sizes = node.sizes()
+    queues = [_claiming(each.replica) for each in node.replicas.hosted.values()]
     return {
-        "timers": len(node.tasks._timers),
-        "waiting": sum(len(calls) for calls in replica.waiting_for.values()),
-        "held": sum(_size(table) for table in _tables(replica)),
-        "leases": sum(len(manager.leases.all()) for manager in managers),
-        "consumers": sum(len(manager.consumers) for manager in managers),
+        "timers": sizes["timers"],
+        "waiting": sizes["parked"],
+        "held": sizes["locks"] + sizes["claims"] + sizes["protections"],
+        "leases": sum(len(each.leases.all()) for one in queues for each in one.by_name.values()),
+        "consumers": sizes["queue waits"],
     }
 
 
-def _tables(replica: Any) -> list[Any]:
-    """Return the tables of the evaluators of reads: locks, claims and protections."""
-    found: dict[int, Any] = {}
-    for evaluator in replica.registry.reads.values():
-        owner = getattr(evaluator, "__self__", None)
-        for name in ("_locks", "_claims", "_protections"):
-            table = getattr(owner, name, None)
-            if table is not None:
-                found[id(table)] = table
-    return list(found.values())
-
-
-def _size(table: Any) -> int:
-    for name in ("_locks", "_holders", "_counts"):
-        held = getattr(table, name, None)
-        if held is not None:
-            return len(held)
-    return 0
+def _claiming(replica: Replica) -> Claiming:
+    owner: Claiming = replica.registry.reads[ClaimQueue].__self__  # type: ignore[attr-defined]
+    return owner
 
 
 if __name__ == "__main__":

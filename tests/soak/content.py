@@ -24,6 +24,7 @@ from postroom.kv.engine import DEFAULT_BUDGET
 from postroom.kv.opening import open_engine
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.sim import checkers
+from tests.sim.store_rules import contents_of, joined
 from tests.soak.work import SWEPT
 
 TABLE_SUFFIXES: Final = (".ldb", ".sst")
@@ -59,12 +60,13 @@ def _look_at(store: Path) -> tuple[str, list[str]]:
     tables = [path.stat().st_size for path in store.rglob("*") if is_table(path)]
     engine = open_engine(store, create=False, replays=True)
     try:
-        content = checkers.read_content(engine)  # type: ignore[arg-type]  # reads all that it asks
+        contents = contents_of(engine)  # type: ignore[arg-type]  # reads all that it asks
         spaces, lists = _sizes(engine)
     finally:
         engine.close()
     held, taken = sum(spaces.values()), sum(tables)
-    wrong = _unaccounted(content, lists)
+    wrong = [each for content in contents for each in _broken(content)]
+    wrong += _left_over(joined(contents), lists)
     if taken > 2 * held + UNCOMPACTED_BYTES:
         wrong.append(f"tables of {taken} bytes for {held} bytes that are there")
     if len(tables) > UNCOMPACTED_TABLES + taken / TABLE_BYTES:
@@ -73,7 +75,7 @@ def _look_at(store: Path) -> tuple[str, list[str]]:
     return f"{len(tables)} tables, {taken / 1e6:.1f} MB, for {held / 1e6:.1f} MB ({told})", wrong
 
 
-def _unaccounted(content: checkers.Content, lists: list[bytes]) -> list[str]:
+def _broken(content: checkers.Content) -> list[str]:
     wrong = []
     for check in (
         checkers.check_conservation, checkers.check_index, checkers.check_once,
@@ -82,7 +84,12 @@ def _unaccounted(content: checkers.Content, lists: list[bytes]) -> list[str]:
         try:
             check(content)
         except checkers.Broken as error:
-            wrong.append(str(error))
+            wrong.append(f"range {content.descriptor.range_id}: {error}")
+    return wrong
+
+
+def _left_over(content: checkers.Content, lists: list[bytes]) -> list[str]:
+    wrong = []
     there = sum(found[0][0] != versions.TOMBSTONE for found in content.versions.values() if found)
     if there > VALUES_MAX:
         wrong.append(f"{there} values, of which nobody writes so many")

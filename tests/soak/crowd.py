@@ -45,8 +45,11 @@ BULK_SPANS: Final = 20_000
 GLUT_MESSAGES: Final = 40
 GLUT_ELEMENTS: Final = 70_000
 """The number of elements in the headers of one message: more than they may have."""
-GLUT_REFUSALS: Final = ("ValueTooLarge", "NotLeaseholder", "ClockAhead")
-"""A node that does not lead refuses it for that reason, or since it has not heard of that time."""
+GLUT_REFUSALS: Final = ("ValueTooLarge", "NotLeaseholder", "WrongRange", "ClockAhead")
+"""A node that does not lead refuses it for that reason, or since it has not heard of that time.
+
+A range may have been split meanwhile.
+"""
 
 _ADDRESSES: Final = {
     "flooder": "127.0.0.2", "program": "127.0.0.3", "idle": "127.0.0.4", "watchers": "127.0.0.5",

@@ -58,7 +58,8 @@ holds more, and gives it back.
 FLAT_AFTER_SECONDS: Final = 90.0
 """The time for which the store merges tables before their number tells anything."""
 PRICE: Final = "control, µs"
-NOT_JUDGED: Final = ("operations/s", "queues, /s", "used, %", "idle, %", PRICE)
+RANGES: Final = "ranges"
+NOT_JUDGED: Final = (RANGES, "operations/s", "queues, /s", "used, %", "idle, %", PRICE)
 PER_PROCESSOR: Final = "per processor"
 TABLES: Final = "tables"
 
@@ -78,6 +79,9 @@ SLACK: Final = {
 
 On each node they are a log of the storage that is just being left, and one client that just waits.
 """
+
+SLACK_OF_RANGE: Final = {"memory MB": 1.5, "timers": 4.0}
+"""The amounts that each further range takes on all nodes together, by name."""
 
 
 @dataclass
@@ -205,6 +209,7 @@ class Measure:
             if name == TABLES and self.seconds * WARM_TENTH / TENTHS < FLAT_AFTER_SECONDS:
                 continue
             most = max(warm * (1 + GROWTH_MAX), warm + slack)
+            most += SLACK_OF_RANGE.get(name, 0.0) * _more(rows.get(RANGES, [0.0]))
             if (last := min(tenths[-LAST_TENTHS:])) > most:
                 wrong.append(f"{name}: {warm:.0f} when warm, {last:.0f} at last")
         return wrong
@@ -218,6 +223,11 @@ class Measure:
             for name, tenths in self.rows().items()
         ]
         return "\n".join(lines)
+
+
+def _more(ranges: list[float]) -> float:
+    """Return how many ranges there are at last that were not there when the store was warm."""
+    return ranges[-1] - ranges[min(WARM_TENTH, len(ranges) - 1)]
 
 
 def _scatter(tenths: list[float]) -> float:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from postroom.protocol import frames, streams
+from postroom.protocol.requests import REVISION
 from postroom.ranges.requests import Get
 from tests.soak.worker import Worker
 
@@ -137,14 +138,14 @@ class Stream:
         host, port = address.rsplit(":", 1)
         await self._loop.sock_connect(self._socket, (host, int(port)))
         identity = frames.draw_identity(worker.random)
-        hello = frames.Hello(frames.PROTOCOL_VERSION, identity.secret, 1)
+        hello = frames.Hello(frames.PROTOCOL_VERSION, identity.secret, 1, REVISION)
         opening = streams.opening_bytes(streams.Opening(streams.TALK))
         await self._loop.sock_sendall(self._socket, opening)
         reply = streams.read_reply(await self._frame())
         if not isinstance(reply, streams.Accepted):
             raise ConnectionError(reply.reason)
         await self._loop.sock_sendall(self._socket, streams.framed(frames.encode(hello)))
-        welcome = await self.message()
+        welcome = frames.from_node(await self._frame())
         if not isinstance(welcome, frames.Welcome):
             raise ConnectionError("not welcome")
         self.welcome, self.client = welcome, identity.client
@@ -206,9 +207,11 @@ class Stream:
                 while await self._loop.sock_recv(self._socket, 65536):
                     pass
 
-    async def message(self) -> frames.Welcome | frames.Answers | frames.Goodbye:
-        """Return the next message."""
-        return frames.from_node(await self._frame())
+    async def message(self) -> frames.Answers | frames.Goodbye:
+        """Return the next message, but for news of ranges."""
+        while isinstance(message := frames.from_node(await self._frame()), frames.Welcome):
+            pass
+        return message
 
     async def _frame(self) -> bytes:
         while not self._frames:

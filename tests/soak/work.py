@@ -23,6 +23,7 @@ from tests.soak.crowd import Crowd
 from tests.soak.queue_work import QueueWork
 from tests.soak.signals import Signals
 from tests.soak.slow import SlowReaders
+from tests.soak.splits import Splits
 from tests.soak.trouble import Trouble
 from tests.soak.worker import Died, Worker
 
@@ -57,6 +58,7 @@ class Soak:
         randomness: what they do follows from it.
         addresses: where nodes are reached by slow readers, who speak to their sockets.
         node: of an embedded store, whose machine has trouble.
+        split_seconds: the time from one split to the next; 0: none is made.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Soak:
         randomness: Random,
         addresses: Sequence[str] = (),
         node: Node | None = None,
+        split_seconds: float = 0.0,
     ) -> None:
         self._connect = connect
+        self._split_seconds = split_seconds
         self._addresses = addresses
         self._node = node
         self._random = randomness
@@ -108,6 +112,7 @@ class Soak:
             ("slow iterator", self._iterate_slowly, 2),
             *self._slow_readers(),
             *self._trouble(),
+            *self._splits(),
         ):
             for number in range(count):
                 name = f"{kind} {number}"
@@ -141,6 +146,13 @@ class Soak:
             ("full device", lambda worker: trouble.fill_device(worker, self.db), 1),
             ("wrong clock", trouble.set_clock, 1),
         ]
+
+    def _splits(self) -> list[tuple[str, Callable[[Worker], Awaitable[None]], int]]:
+        if not self._split_seconds:
+            return []
+        randomness = Random(f"splits {self._random.random()}")
+        splits = Splits(self.db, self._split_seconds, randomness, lambda: self.goes_on)
+        return [("splits", splits.split, 1)]
 
     async def _client(self) -> Database:
         database = await self._connect()

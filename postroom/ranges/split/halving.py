@@ -47,6 +47,10 @@ Its first records join the write set in which the split is applied.
 """
 
 
+class IsOvertaken(Unavailable):
+    """The split has to wait: messages, updates or transactions must come before it."""
+
+
 @dataclass(eq=False)
 class Halving:
     """The evaluator of ``Split``, and its trigger.
@@ -81,7 +85,8 @@ class Halving:
         """Evaluate ``Split``.
 
         Raises:
-            Unavailable: something has to come first.
+            IsOvertaken: messages, updates or transactions have to come first.
+            Unavailable: the range cannot be split just now.
             Invalid: no split is prepared, or the range has something that cannot be divided.
         """
         if ALONE not in ctx.scratch:
@@ -119,7 +124,7 @@ class Halving:
                 retry_after=1.0,
             )
         if any(each.must_wait(ctx, key) for each in registry.divisible):
-            raise Unavailable(
+            raise IsOvertaken(
                 "messages, updates or transactions for keys of the right half are under way; "
                 "nothing was changed: try again when they have ended",
                 retry_after=RETRY_SECONDS,

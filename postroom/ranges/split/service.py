@@ -3,7 +3,7 @@
 ::
 
     prepared ─▶ DivideSome, while there is more ─▶ Split ─┬─▶ over ─▶ DivideSome, while it left more
-                    ▲                                     ├─ Unavailable ─▶ a pause, and again
+                    ▲                                     ├─ Unavailable ─▶ some time, and again
                     └─────────────────────────────────────┘
                                                           └─ Invalid ─▶ CancelSplit, with the reason
 
@@ -11,24 +11,37 @@
 range has other commits, steps are so far apart that a million records take
 ``DIVISION_SECONDS_PER_MILLION``. Without others, nothing is waited for but a short pause. After
 ``DIVISION_YIELDS_SECONDS_MAX``, steps follow each other: they might never catch up with clients.
+
+*Pauses.* ``Split`` waits for the messages and updates that must not be overtaken. While clients commit more
+of them all the time, there may never be a moment without any. The service therefore *pauses
+commits*, for up to 50 ms, and tries again and again meanwhile. If that is too short, the next pause
+is twice as long, up to 0.4 s. Between two pauses commits go on for four times as long.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable, shorten
 from postroom.limits import DIVISION_SECONDS_PER_MILLION, DIVISION_YIELDS_SECONDS_MAX
 from postroom.ranges.ports import ServiceWakeUp
+from postroom.ranges.split.halving import IsOvertaken
 from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
 from postroom.ranges.split.records import SplitRecord
 from postroom.ranges.split.requests import CancelSplit, DivideSome, Split
 
 PAUSE_SECONDS: Final = 0.005
 """The pause between two steps, in which clients are served."""
+TRIES: Final = 10
+"""The tries to split in the first pause of commits, ``PAUSE_SECONDS`` apart."""
+TRIES_MAX: Final = 80
+"""The tries in a later one."""
+REST: Final = 4
+"""The time until the next pause of commits: a multiple of the time of the last one."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -43,6 +56,7 @@ class SplitService:
         sleep: a function that waits for a number of seconds.
         monotonic: returns the time in seconds.
         last_commit: returns the timestamp of the last commit of the range.
+        pause_commits: a function that has commits wait, or go on.
         wake_up: the wake-up that a split is prepared, or over.
         waits_for: why the split is not over yet; empty: nothing keeps it.
     """
@@ -52,8 +66,10 @@ class SplitService:
     sleep: Callable[[float], Awaitable[None]]
     monotonic: Callable[[], float]
     last_commit: Callable[[], int]
+    pause_commits: Callable[[bool], None]
     wake_up: ServiceWakeUp
     waits_for: str = field(default="", init=False)
+    _tries: int = field(default=TRIES, init=False)
 
     async def run(self) -> None:
         """Carry out what is prepared, for ever."""
@@ -75,11 +91,31 @@ class SplitService:
     async def _carry_out(self, record: SplitRecord) -> None:
         try:
             await self._divide()
-            await self.send(Split())
+            await self._split()
         except Invalid as error:
             if self.preparing.record == record:
                 _log.warning("the split at %s is given up: %s", shorten(record.key), error)
                 await self.send(CancelSplit(record.key, str(error)))
+
+    async def _split(self) -> None:
+        try:
+            await self.send(Split())
+            return
+        except IsOvertaken as error:
+            self.waits_for = str(error)
+        tries = self._tries
+        self.pause_commits(True)
+        try:
+            for _ in range(tries):
+                await self.sleep(PAUSE_SECONDS)
+                with suppress(IsOvertaken):
+                    await self.send(Split())
+                    self._tries = TRIES
+                    return
+        finally:
+            self.pause_commits(False)
+        self._tries = min(2 * tries, TRIES_MAX)
+        await self.sleep(REST * tries * PAUSE_SECONDS)
 
     async def _divide(self) -> None:
         yields_until = self.monotonic() + DIVISION_YIELDS_SECONDS_MAX

@@ -42,6 +42,7 @@ from postroom.ranges.requests import Committed, CommitTransaction
 from postroom.ranges.transactions.intents import IntentTable
 from postroom.ranges.transactions.records import decided_in, is_of_several
 from postroom.ranges.transactions.requests import Prepare
+from postroom.ranges.waiting import COMMITS_ARE_PAUSED
 
 CLIENTS_REMEMBERED: Final = 10_000
 
@@ -77,6 +78,7 @@ class Committer:
         second_rounds: the runs of commits over several ranges, by the identities of the requests of
             their second rounds (:mod:`.coordinator`).
         decide: leaves the COMMIT record of such a run.
+        is_paused: whether commits wait for a moment: a split has to come first.
         latest: the number of the newest transaction of each client.
         remembers_from: a timestamp; those of later transactions are all here.
     """
@@ -101,6 +103,7 @@ class Committer:
         self._intents = intents.by_transaction
         self.second_rounds: dict[int, Any] = {}
         self.decide: Callable[[Evaluation, Any, bytes, list[Any]], Committed]
+        self.is_paused = False
         self.remembers_from = 0
         self.latest: dict[bytes, bytes] = {}
 
@@ -119,9 +122,13 @@ class Committer:
     def may_have_to_wait(self) -> bool:
         """Return whether a commit may have to wait.
 
-        A key is locked, a commit waits in line, or a transaction over several ranges is prepared.
+        A key is locked, a commit waits in line, a transaction over several ranges is prepared, or
+        commits are paused.
         """
-        return bool(self._held or self._commits_in_line or self._intents or self.second_rounds)
+        return bool(
+            self._held or self._commits_in_line or self._intents or self.second_rounds
+            or self.is_paused
+        )  # fmt: skip
 
     def forget(self) -> None:
         """Forget all transactions: none that began up to now counts as new."""
@@ -152,7 +159,7 @@ class Committer:
             WrongRange: some of it concerns keys of other ranges.
             TransactionConflict, TransactionExpired, TransactionTooLarge: nothing happened.
             CommitUnknown: it is too late to tell.
-            MustWait: another transaction has locked what it writes.
+            MustWait: another transaction has locked what it writes, or commits are paused.
             MeetsIntent: another transaction is prepared for what it has read or writes.
         """
         anchor = request.anchor if self.bounds.is_whole else self._checked_anchor(request)
@@ -164,7 +171,7 @@ class Committer:
         if not (self.second_rounds and self._is_second_round(request)):
             check_age(ctx.timestamp, request, self._registry)
         if self.may_have_to_wait:
-            self._check_locks(ctx, request)
+            self._check_turn(ctx, request)
             self._check_intents(request)
         ctx.transaction_id = request.transaction_id
         ctx.source = anchor
@@ -209,7 +216,10 @@ class Committer:
         check_replaced(request, self._registry.replaced_at)
         return True
 
-    def _check_locks(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
+    def _check_turn(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
+        """Check that commits are not paused, and that nobody holds a lock on what it writes."""
+        if self.is_paused and id(request) not in self.second_rounds:
+            raise MustWait(COMMITS_ARE_PAUSED)
         ctx.steps += len(self._held) // _LOCKS_A_STEP
         blocker = self._blocker(request)
         if blocker is None:
