@@ -12,10 +12,10 @@ range has other commits, steps are so far apart that a million records take
 ``DIVISION_SECONDS_PER_MILLION``. Without others, nothing is waited for but a short pause. After
 ``DIVISION_YIELDS_SECONDS_MAX``, steps follow each other: they might never catch up with clients.
 
-*Pauses.* ``Split`` waits for the messages and updates that must not be overtaken. While clients commit more
-of them all the time, there may never be a moment without any. The service therefore *pauses
-commits*, for up to 50 ms, and tries again and again meanwhile. If that is too short, the next pause
-is twice as long, up to 0.4 s. Between two pauses commits go on for four times as long.
+*Pauses.* ``Split`` waits for the messages and updates that must not be overtaken. While clients
+commit more of them all the time, there may never be a moment without any. The service therefore
+lets commits wait, for up to 50 ms, and tries again and again meanwhile. If that is too short, the
+next pause is twice as long, up to 0.4 s. After a pause commits go on for four times as long.
 """
 
 from __future__ import annotations
