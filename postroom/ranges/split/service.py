@@ -38,7 +38,7 @@ PAUSE_SECONDS: Final = 0.005
 """The pause between two steps, in which clients are served."""
 TRIES: Final = 10
 """The tries to split in the first pause of commits, ``PAUSE_SECONDS`` apart."""
-TRIES_MAX: Final = 80
+MOST_TRIES: Final = 80
 """The tries in a later one."""
 REST: Final = 4
 """The time until the next pause of commits: a multiple of the time of the last one."""
@@ -114,7 +114,7 @@ class SplitService:
                     return
         finally:
             self.pause_commits(False)
-        self._tries = min(2 * tries, TRIES_MAX)
+        self._tries = min(2 * tries, MOST_TRIES)
         await self.sleep(REST * tries * PAUSE_SECONDS)
 
     async def _divide(self) -> None:
