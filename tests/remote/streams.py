@@ -54,8 +54,7 @@ class Streams:
 
     def pass_time(self, seconds: float) -> None:
         """Let a time pass in which the client gives signs of life."""
-        end = self.nodes.clock.seconds + seconds
-        self.until(lambda: self.nodes.clock.seconds >= end, seconds + 1)
+        self.nodes.pass_time(seconds, self._carry)
 
     def _carry(self) -> None:
         if self._alarm <= self.nodes.clock.seconds:

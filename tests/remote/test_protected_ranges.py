@@ -130,17 +130,12 @@ def protected_and_overwritten(nodes: ThreeNodes) -> tuple[Streams, int]:
     return client, protected
 
 
-def pass_time_without_clients(nodes: ThreeNodes, seconds: float) -> None:
-    end = nodes.clock.seconds + seconds
-    nodes.until(lambda: nodes.clock.seconds >= end, seconds + 1)
-
-
 def test_a_protection_outlives_the_leader_until_its_client_has_come_back(
     nodes: ThreeNodes,
 ) -> None:
     _, protected = protected_and_overwritten(nodes)
     nodes.crash(1)
-    pass_time_without_clients(nodes, 40.0)
+    nodes.pass_time(40.0)
     other = Streams(nodes)
     assert [other.ask(Get(key, protected)).value for key in KEYS] == [b"old", b"old"]
 
@@ -148,7 +143,7 @@ def test_a_protection_outlives_the_leader_until_its_client_has_come_back(
 def test_a_protection_of_a_vanished_client_ends_under_the_next_leader(nodes: ThreeNodes) -> None:
     _, protected = protected_and_overwritten(nodes)
     nodes.crash(1)
-    pass_time_without_clients(nodes, 90.0)
+    nodes.pass_time(90.0)
     other = Streams(nodes)
     for key in KEYS:
         with pytest.raises(SnapshotTooOld):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random  # noqa: TID251 (seeded)
@@ -18,6 +19,8 @@ from tests.client.hand_driver import HandClock
 from tests.messaging.one_range import Asked
 
 MEMBERS: Final = (1, 2, 3)
+IDLE_SECONDS: Final = 0.01
+"""The longest pause between two turns."""
 
 
 def cut(node: Node, *cuts: bytes, members: tuple[int, ...] = (1,)) -> list[HostedRange]:
@@ -114,10 +117,30 @@ class ThreeNodes:
         end = self.clock.seconds + seconds
         while not condition():
             assert self.clock.seconds < end, "it does not happen"
-            self.clock.seconds += self.turn_seconds
-            for node in self.nodes.values():
-                node.turn()
-                node.next_deadline()  # a driver asks after each turn
+            self._turn(self.turn_seconds)
+
+    def pass_time(self, seconds: float, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        """Take turns for a time, and few of them while nothing is due.
+
+        Args:
+            seconds: the time.
+            meanwhile: called before each turn.
+        """
+        end, pause = self.clock.seconds + seconds, 0.0
+        while self.clock.seconds < end:
+            meanwhile()
+            due = self._turn(min(max(pause, self.turn_seconds), end - self.clock.seconds + 1e-6))
+            pause = min(due - self.clock.seconds, IDLE_SECONDS)
+
+    def _turn(self, seconds: float) -> float:
+        """Have each node take a turn after a pause; return when the next one is due."""
+        self.clock.seconds += seconds
+        due: list[float | None] = []
+        for node in self.nodes.values():
+            node.turn()
+            due.append(node.next_deadline())  # a driver asks after each turn
+        due.append(self.network.next_arrival())
+        return min((each for each in due if each is not None), default=math.inf)
 
     def ask(self, node_id: int, request: Any) -> Any:
         """Return the answer of a node, or raise its error."""

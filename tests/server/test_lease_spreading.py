@@ -86,16 +86,11 @@ def lead_all(nodes: ThreeNodes, node_id: int) -> None:
         nodes.lead(range_id, node_id)
 
 
-def pass_time(nodes: ThreeNodes, seconds: float) -> None:
-    end = nodes.clock.seconds + seconds
-    nodes.until(lambda: nodes.clock.seconds >= end, seconds + 1)
-
-
 def test_the_leases_of_one_node_spread_one_by_one_and_then_stay(twelve: ThreeNodes) -> None:
     lead_all(twelve, 1)
     began, seen = twelve.clock.seconds, [led(twelve)]
     while twelve.clock.seconds < began + 9 * LOOK_SECONDS:
-        pass_time(twelve, 0.5)
+        twelve.pass_time(0.5)
         if led(twelve) != seen[-1]:
             seen.append(led(twelve))
     assert led(twelve) == {1: 4, 2: 4, 3: 4}
@@ -103,7 +98,7 @@ def test_the_leases_of_one_node_spread_one_by_one_and_then_stay(twelve: ThreeNod
     assert all(before - after <= 1 for before, after in pairwise(given_away))
     assert twelve.hosted(1, 1).group.is_leader, "the root comes last"
     leaders = [each.group.leader for each in twelve.nodes[1].replicas.hosted.values()]
-    pass_time(twelve, 5 * LOOK_SECONDS)
+    twelve.pass_time(5 * LOOK_SECONDS)
     assert [each.group.leader for each in twelve.nodes[1].replicas.hosted.values()] == leaders
 
 
@@ -121,7 +116,7 @@ def test_a_lease_stays_for_a_minute_where_a_user_has_moved_it(three: ThreeNodes)
     client = Streams(three, Role.ADMIN)
     for range_id in (1, 2, 3):
         client.ask(MoveLease(range_id, 1))
-    pass_time(three, WANTED_SECONDS - 5)
+    three.pass_time(WANTED_SECONDS - 5)
     assert led(three) == {1: 3, 2: 0, 3: 0}
     three.until(lambda: led(three) == {1: 1, 2: 1, 3: 1}, 5 + 3 * LOOK_SECONDS)
 
@@ -132,7 +127,7 @@ def test_a_lease_stays_while_its_range_is_protected_as_a_whole(three: ThreeNodes
     at = three.nodes[1].clock.reading()
     for range_id in (1, 2, 3):
         three.hosted(1, range_id).replica.protections.take_until_released(at, b"", "")
-    pass_time(three, 3 * LOOK_SECONDS)
+    three.pass_time(3 * LOOK_SECONDS)
     assert led(three) == {1: 3, 2: 0, 3: 0}
     three.hosted(1, 1).replica.protections.release(at)
     three.until(lambda: led(three) == {1: 1, 2: 1, 3: 1}, 3 * LOOK_SECONDS)
@@ -142,11 +137,11 @@ def test_a_node_that_has_given_its_leases_away_is_given_none_at_once(three: Thre
     three.lead(1, 1)
     three.lead(2, 2)
     three.lead(3, 3)
-    pass_time(three, 2 * LOOK_SECONDS)
+    three.pass_time(2 * LOOK_SECONDS)
     assert led(three) == {1: 1, 2: 1, 3: 1}
     pending = three.nodes[3].hand_over(1)
     three.until(lambda: pending.done and led(three) == {1: 2, 2: 1, 3: 0})
-    pass_time(three, REST_SECONDS - 1)
+    three.pass_time(REST_SECONDS - 1)
     assert led(three) == {1: 2, 2: 1, 3: 0}
     three.until(lambda: led(three) == {1: 1, 2: 1, 3: 1}, 3 * LOOK_SECONDS)
 
@@ -155,10 +150,10 @@ def test_a_node_that_does_not_answer_is_given_none(three: ThreeNodes) -> None:
     for range_id in (1, 2, 3):
         three.lead(range_id, 1)
     stopped = three.nodes.pop(3)
-    pass_time(three, 4 * LOOK_SECONDS)
+    three.pass_time(4 * LOOK_SECONDS)
     assert led(three) == {1: 2, 2: 1}
     three.nodes[3] = stopped
-    pass_time(three, LOOK_SECONDS + 1)
+    three.pass_time(LOOK_SECONDS + 1)
     assert sum(led(three).values()) >= 3
 
 
