@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -26,24 +26,17 @@ from tests.client.stores import Store
 from tests.messaging.one_range import Asked
 from tests.server.hosting import ThreeNodes
 from tests.server.splitting import ask, hosted, split
-
-Q: Final = "work"
-KEYS: Final = (b"a", b"n", b"z")
-"""A key of each range."""
+from tests.server.test_queues_of_ranges import KEYS, Q
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store(store: Store) -> Store:
     """Return a store with three ranges, and a queue."""
-    made = Store()
-    for key in (b"m", b"w"):
-        split(made, key)
-    commit(made, CreateQueue(Q, QueueSettings(ack_wait=60.0)))
-    made.advance(0.1)
-    yield made
-    made.db.close()
+    commit(store, CreateQueue(Q, QueueSettings(ack_wait=60.0)))
+    store.advance(0.1)
+    return store
 
 
 def commit(store: Store, *writes: Any, anchor: bytes = b"") -> Any:

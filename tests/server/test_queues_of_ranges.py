@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -30,16 +29,6 @@ KEYS: Final = (b"a", b"n", b"z")
 """A key of each range."""
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """Return a store with three ranges."""
-    made = Store()
-    for key in (b"m", b"w"):
-        split(made, key)
-    yield made
-    made.db.close()
 
 
 def commit(store: Store, write: Any, anchor: bytes = b"") -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -34,16 +34,6 @@ from tests.server.test_queues_of_ranges import KEYS, Q, commit, counted, create,
 NUMBER: Final = 1
 CLIENT: Final = b"the client's id"
 A, N, Z = KEYS
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """Return a store with three ranges."""
-    made = Store()
-    for key in (b"m", b"w"):
-        split(made, key)
-    yield made
-    made.db.close()
 
 
 def request(store: Store, key: bytes, number: int = 10, **options: Any) -> ClaimQueue:
