@@ -16,6 +16,13 @@ proposal see it. Until that proposal is applied, readers wait for its end. An in
 ends leaves the table with the evaluation; what it writes is hidden from readers like other writes.
 If no proposal comes of the evaluation, the table is built again.
 
+Commits and ``Prepare`` that wait for an intent go on as soon as its end is evaluated, as if they
+came then. Else others that do come then would be prepared before them, and an older transaction
+would wound each of these in vain. Commits go first: once evaluated, they keep nobody away. Then
+follow ``Prepare``, the oldest first: the others wait for it, and do not wound it. A reader goes on
+when the end is applied. It may meet what was prepared meanwhile, and passes by it as soon as the
+anchor has told that it commits later.
+
 Invariants:
 
 * The intents are in the order of their timestamps.
@@ -337,9 +344,19 @@ class IntentTable:
         self.going[intent.transaction_id] = intent
         self.has_changed = True
         self._is_in_disorder = True
+        if intent.waiting:
+            self._let_writers_go_on(intent)
+
+    def _let_writers_go_on(self, intent: Intent) -> None:
+        """Take the commits, and parts of commits, again that wait for an intent."""
+        calls = [call for call in intent.waiting if type(call.request) in _WRITERS]
+        for call in calls:
+            del intent.waiting[call]
+        calls.sort(key=_age_of_preparation)
+        self.resume(calls)
 
     def gone(self, intent: Intent) -> None:
-        """Free the calls that wait for an intent, since its end is applied; see ``go_on``."""
+        """Free the others that wait for an intent, since its end is applied; see ``go_on``."""
         self.going.pop(intent.transaction_id, None)
         self.freed += intent.waiting
         intent.waiting = {}
@@ -513,4 +530,11 @@ class IntentTable:
         return chain(self.by_transaction.values(), self.going.values())
 
 
+def _age_of_preparation(call: Call) -> Age:
+    """Return the age of the transaction that a call prepares; ``NO_AGE``: it prepares none."""
+    request = call.request
+    return (request.began, request.transaction_id) if type(request) is Prepare else NO_AGE
+
+
+_WRITERS: Final = frozenset((CommitTransaction, Prepare))
 _WRITTEN: Final = (keys.HEAD, keys.ACCOUNTING)

@@ -304,8 +304,8 @@ def test_a_reader_waits_for_a_prepare_that_is_under_way(store: Participant) -> N
     assert waits(asked)
     assert waits(other)
     store.resolve(id_, answer_of(preparing).timestamp)
-    assert answer_of(asked).value == b"new"
     assert answer_of(other)
+    assert answer_of(asked).value == b"other", "that was written in the same proposal"
 
 
 def test_requests_of_one_proposal_see_each_others_intents(store: Participant) -> None:
@@ -347,6 +347,107 @@ def test_an_evaluation_of_which_no_proposal_comes_leaves_no_intent(
     assert store.commit(Put(b"k", b"other"))
     store.resolve(waiting_for, p)
     assert answer_of(asked).value == b""
+
+
+# --- the order of those that have waited
+
+
+def waiting_preparations(store: Participant, *ages: int) -> list[Asked]:
+    """Let a ``Prepare`` wait for each of some ages; the smallest age is that of the oldest."""
+    began = store.clock.reading()
+    requests = [
+        store.preparation(transaction_id(), Put(b"k", b"v"), began=began + age) for age in ages
+    ]
+    return [store.ask(each) for each in requests]
+
+
+def test_the_oldest_of_those_that_wait_is_prepared_first(store: Participant) -> None:
+    id_ = transaction_id()
+    store.prepare(id_, Put(b"k", b"new"))
+    third, first, fourth, second = waiting_preparations(store, 2, 0, 3, 1)
+    others = [first, second, third, fourth]
+    while others:
+        store.resolve(id_, 0)
+        prepared_ = others.pop(0)
+        assert answer_of(prepared_)
+        assert all(waits(each) for each in others)
+        id_ = prepared_.request.transaction_id
+    assert store.intents.waiting() == 0
+
+
+def test_a_prepare_that_has_waited_goes_before_one_that_comes_while_its_turn_is_written(
+    store: Participant,
+) -> None:
+    id_ = transaction_id()
+    store.prepare(id_, Put(b"k", b"new"))
+    [waited] = waiting_preparations(store, 0)
+    store.group.holds = True
+    store.ask(store.resolution(id_, 0))
+    [later] = waiting_preparations(store, 1)
+    store.group.holds = False
+    store.end(ProposalOutcome.APPLIED)
+    assert answer_of(waited)
+    assert waits(later)
+
+
+def test_a_commit_goes_before_all_older_preparations_that_have_waited_with_it(
+    store: Participant,
+) -> None:
+    id_ = transaction_id()
+    store.prepare(id_, Put(b"k", b"new"))
+    older = waiting_preparations(store, *range(50))
+    commit = store.ask(store.transaction(Put(b"k", b"one"), began=store.clock.now() + SECOND))
+    assert waits(commit)
+    store.resolve(id_, 0)
+    assert answer_of(commit)
+    assert sum(not waits(each) for each in older) == 1
+
+
+def test_a_prepare_goes_before_commits_that_come_after_its_turn(store: Participant) -> None:
+    id_ = transaction_id()
+    store.prepare(id_, Put(b"k", b"new"))
+    [prepare] = waiting_preparations(store, 0)
+    commits = [store.ask(store.transaction(Put(b"k", b"one"))) for _ in range(50)]
+    store.group.holds = True
+    store.ask(store.resolution(id_, 0))
+    later = [store.ask(store.transaction(Put(b"k", b"one"))) for _ in range(50)]
+    store.group.holds = False
+    store.end(ProposalOutcome.APPLIED)
+    assert answer_of(prepare)
+    assert all(answer_of(each) for each in commits)
+    assert all(waits(each) for each in later)
+
+
+def test_writers_wait_again_if_no_proposal_comes_of_the_end_they_have_waited_for(
+    store: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = transaction_id()
+    store.prepare(id_, Put(b"k", b"new"))
+    read = store.ask(Get(b"k"))
+    [prepare] = waiting_preparations(store, 0)
+    finish = store.replica.proposer._finish
+    monkeypatch.setattr(store.replica.proposer, "_finish", fails_once(finish))
+    store.ask(store.resolution(id_, 0))
+    assert store.records() == 1
+    assert list(store.intents.by_transaction) == [id_]
+    assert waits(read)
+    assert isinstance(prepare.answers[0][1], EngineFailed), "nothing was changed"
+    again = store.ask(prepare.request)
+    assert waits(again)
+    store.resolve(id_, 0)
+    assert answer_of(again)
+
+
+def fails_once(act: Any) -> Any:
+    """Return a function that fails, and then does what ``act`` does."""
+    acts = iter([None])
+
+    def fail(*given: Any) -> Any:
+        for _ in acts:
+            raise EngineFailed("a test")
+        return act(*given)
+
+    return fail
 
 
 # --- lost, doubled and late requests
