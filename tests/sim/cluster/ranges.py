@@ -53,6 +53,7 @@ SPLITS_SECONDS: Final = 20.0
 class RangesSimulation(ClusterSimulation):
     """One run of a simulated cluster with several ranges."""
 
+    calm_seconds = 40.0  # many clients of several ranges take turns at one slow disk
     history: RangesHistory
 
     def __init__(self, seed: int, *length: int) -> None:

@@ -48,9 +48,6 @@ EVENTS: Final = 14_000
 ELECTION_SECONDS: Final = 1.0
 """The seconds in which a run of pace 1 elects a leader."""
 
-CALM_SECONDS: Final = 12.0
-"""The most that the last client may take when nothing breaks any more: the longest back-offs."""
-
 JOIN_SECONDS: Final = 60.0
 """The most that nodes may take until all are fed and counted.
 
@@ -120,12 +117,15 @@ class ClusterSimulation:
         paces: one of them is drawn: how long faults last, and elections in seconds.
         workload_numbers: one of them is drawn.
         truces: how many there are in the phase of faults.
+        calm_seconds: the most that the last client may take when nothing breaks any more: the
+            longest back-offs.
     """
 
     kind = "cluster"
     paces: tuple[float, ...] = (0.2, 0.5, 1.0, 1.0)
     workload_numbers: tuple[int, ...] = (1, 1, 2, 3)
     truces = 1
+    calm_seconds = 12.0
     cluster: Cluster
 
     def __init__(self, seed: int, events: int = EVENTS) -> None:
@@ -342,7 +342,7 @@ class ClusterSimulation:
             late = next((place for place in self.crowd.members if not gets_on(place)), late)
             return gets_on(late)
 
-        patience = CALM_SECONDS + GONE_SECONDS * (self.faults.seen["dead clients"] > 0)
+        patience = self.calm_seconds + GONE_SECONDS * (self.faults.seen["dead clients"] > 0)
         patience += BEHIND_SECONDS * (self.faults.seen["clocks set"] > 0)
         if self.faults.clocks_jump_far:
             patience = EXPIRED_SECONDS
@@ -359,7 +359,7 @@ class ClusterSimulation:
         self.faults.mend()
         self._correct_clocks()
         cluster.forget_dead()
-        patience = EXPIRED_SECONDS if self.faults.clocks_jump_far else CALM_SECONDS
+        patience = EXPIRED_SECONDS if self.faults.clocks_jump_far else self.calm_seconds
         joining = max(patience, JOIN_SECONDS)
         cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, joining)
         cluster.agenda.run_until(self._clients_have_ended, self._who_waits, patience)
