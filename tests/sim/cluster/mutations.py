@@ -191,7 +191,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     ),
     Mutation(spanning.any_ballot_is_resolved, 1, SCHEDULE, range_schedules.word_of_an_earlier_run),
     Mutation(spanning.run_that_is_over_commits, 1, SCHEDULE, range_schedules.run_that_was_given_up),
-    Mutation(spanning.readers_wait_for_no_intent, 100, EMBEDDED_RANGES, known=6),
+    Mutation(spanning.readers_wait_for_no_intent, 100, EMBEDDED_RANGES, known=212),
     Mutation(spanning.commits_wait_for_no_intent, 100, EMBEDDED_RANGES, known=3),
     Mutation(spanning.push_moves_no_clock, 1, SCHEDULE, range_schedules.commit_above_a_reader),
     Mutation(
