@@ -206,7 +206,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         SCHEDULE,
         range_schedules.write_between_two_reads,
     ),
-    Mutation(spanning.ranges_hear_of_no_commit, 300, EMBEDDED_RANGES, known=57),
+    Mutation(spanning.ranges_hear_of_no_commit, 300, EMBEDDED_RANGES, known=311),
     Mutation(
         watches.farthest_range_tells_for_all,
         20,
