@@ -20,7 +20,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging import counters
 from postroom.messaging import image_entries as entries
-from postroom.messaging.ingest.requests import CheckImage, Counted
+from postroom.messaging.ingest.requests import WRONG_TOLD, CheckImage, Counted
 from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.requests import Counters, InboxIndexEntry
@@ -31,7 +31,6 @@ from postroom.ranges.state import APPLIED_RECORD
 
 _PASSED_AT_ONCE: Final = 4
 """The number of unwanted entries that are read in a row before they are skipped."""
-WRONG_TOLD: Final = 100
 
 _INFIX_BYTES: Final = {keys.QUEUES: 6, keys.DELIVERABLE: 2, keys.EXECUTABLE: 2}
 """The length of the infix that tells the subspace of a record of a range, by its first byte."""

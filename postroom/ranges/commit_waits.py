@@ -12,6 +12,8 @@ A commit does not take the lock for which it has waited: a thousand that write o
 into the next proposal. Those behind one that wants the lock for itself go after that. Only if it
 meets a second lock does a commit lock what it writes, key by key, so that it comes to an end.
 
+While commits are paused, since a split has to come first, all of them stand in one line.
+
 A commit whose transaction has read the key has lost when the key changes. It is told at once,
 wherever it stands: its next try asks for the lock, and stands in line for that only.
 
@@ -35,7 +37,7 @@ from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Host, Registry
 from postroom.ranges.requests import CommitTransaction
-from postroom.ranges.waiting import Deadlines
+from postroom.ranges.waiting import COMMITS_ARE_PAUSED, Deadlines
 
 _FEW: Final = 256
 
@@ -52,6 +54,7 @@ class CommitWaits:
 
     Attributes:
         locks: the locks for which commits wait.
+        is_paused: whether commits wait for a moment, because a split has to come first.
         calls: the commits that wait, by the identity of their requests: a client may send one
             twice. Only to look at; while there are none nothing of this costs anything.
     """
@@ -72,6 +75,7 @@ class CommitWaits:
         self._host = host
         self._queue = queue
         self._release = release
+        self.is_paused = False
         self.calls: dict[int, Call] = {}
         # The commits in line that have read the key for which they wait, by the engine's key of
         # that; and that key, by the identity of their requests.
@@ -98,6 +102,9 @@ class CommitWaits:
         if not has_waited:
             self.calls[id(request)] = call
             self._deadlines.set(id(request), self._monotonic() + LOCK_WAIT_SECONDS_MAX)
+        if self.is_paused:
+            self._stand_in_line(call, COMMITS_ARE_PAUSED)
+            return
         blocker = self.blocker(request, takes=has_waited)
         while blocker is not None:
             locks.wait(request, blocker, request.began)
@@ -114,7 +121,7 @@ class CommitWaits:
             blocker = self.blocker(request, takes=has_waited)
         self._evaluate(call)
 
-    def _stand_in_line(self, call: Call, token: Token) -> None:
+    def _stand_in_line(self, call: Call, token: Token | str) -> None:
         request = call.request
         self._forget_reader(request)
         self._waiting.park(call, token)

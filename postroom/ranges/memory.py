@@ -216,7 +216,7 @@ class LeaseMemory:
 
     def pause_commits(self, is_paused: bool) -> None:
         """Let commits wait, or go on."""
-        self.committer.is_paused = is_paused
+        self.commit_waits.is_paused = is_paused
         if not is_paused:
             self.wake([COMMITS_ARE_PAUSED])
 

@@ -262,3 +262,22 @@ def test_a_reader_that_has_stopped_waiting_leaves_no_memory(ends: str) -> None:
             one_range.lead()
     for left in (waits._readers, waits._has_read, waits.calls, waits):
         assert not len(left)
+
+
+def test_a_paused_commit_costs_no_turns_until_commits_go_on() -> None:
+    one_range = OneRange()
+    memory = one_range.replica.memory
+    memory.pause_commits(True)
+    replica = one_range.replica
+    replica.submit(commit := Asked(_commit(Put(b"k", b"new"))))
+    replica.submit(withdrawn := Asked(_commit(Put(b"k", b"old"), b"w" * 16)))
+    one_range.settle()
+    assert not commit.answers
+    replica.cancel(withdrawn)
+    check_lines(node_of(replica))
+    memory.pause_commits(False)
+    one_range.settle()
+    ((_, error),) = commit.answers
+    assert error is None
+    assert one_range.ask(Get(b"k")).answers[0][0].value == b"new"
+    assert not replica.waiting_for

@@ -42,8 +42,13 @@ from postroom.limits import STAGED_COUNTED_MAX, STAGED_UNFINISHED_MAX
 from postroom.messaging import due
 from postroom.messaging.bulk_requests import RecordsPage, ScanRecords, cursor_at
 from postroom.messaging.history_requests import FindCommits, TraceMessage
-from postroom.messaging.images import WRONG_TOLD
-from postroom.messaging.ingest.requests import CheckImage, Counted, ReadStaging, Staging
+from postroom.messaging.ingest.requests import (
+    WRONG_TOLD,
+    CheckImage,
+    Counted,
+    ReadStaging,
+    Staging,
+)
 from postroom.messaging.queues.queries import (
     FindHomes,
     FindRangeStarts,

@@ -357,6 +357,9 @@ class Restoration(msgspec.Struct, frozen=True, array_like=True):
     parts: dict[int, int] = {}
 
 
+WRONG_TOLD: Final = 100
+
+
 class Counted(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``CheckImage``.
 

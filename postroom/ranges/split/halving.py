@@ -47,7 +47,7 @@ Its first records join the write set in which the split is applied.
 """
 
 
-class IsOvertaken(Unavailable):
+class SplitMustWait(Unavailable):
     """The split has to wait: messages, updates or transactions must come before it."""
 
 
@@ -85,7 +85,7 @@ class Halving:
         """Evaluate ``Split``.
 
         Raises:
-            IsOvertaken: messages, updates or transactions have to come first.
+            SplitMustWait: messages, updates or transactions have to come first.
             Unavailable: the range cannot be split just now.
             Invalid: no split is prepared, or the range has something that cannot be divided.
         """
@@ -124,7 +124,7 @@ class Halving:
                 retry_after=1.0,
             )
         if any(each.must_wait(ctx, key) for each in registry.divisible):
-            raise IsOvertaken(
+            raise SplitMustWait(
                 "messages, updates or transactions for keys of the right half are under way; "
                 "nothing was changed: try again when they have ended",
                 retry_after=RETRY_SECONDS,

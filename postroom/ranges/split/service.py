@@ -29,7 +29,7 @@ from typing import Any, Final
 from postroom.errors import CommitUnknown, Invalid, Retryable, Unavailable, shorten
 from postroom.limits import DIVISION_SECONDS_PER_MILLION, DIVISION_YIELDS_SECONDS_MAX
 from postroom.ranges.ports import ServiceWakeUp
-from postroom.ranges.split.halving import IsOvertaken
+from postroom.ranges.split.halving import SplitMustWait
 from postroom.ranges.split.preparing import RETRY_SECONDS, Preparing
 from postroom.ranges.split.records import SplitRecord
 from postroom.ranges.split.requests import CancelSplit, DivideSome, Split
@@ -101,14 +101,14 @@ class SplitService:
         try:
             await self.send(Split())
             return
-        except IsOvertaken as error:
+        except SplitMustWait as error:
             self.waits_for = str(error)
         tries = self._tries
         self.pause_commits(True)
         try:
             for _ in range(tries):
                 await self.sleep(PAUSE_SECONDS)
-                with suppress(IsOvertaken):
+                with suppress(SplitMustWait):
                     await self.send(Split())
                     self._tries = TRIES
                     return

@@ -78,7 +78,6 @@ class Committer:
         second_rounds: the runs of commits over several ranges, by the identities of the requests of
             their second rounds (:mod:`.coordinator`).
         decide: leaves the COMMIT record of such a run.
-        is_paused: whether commits wait for a moment: a split has to come first.
         latest: the number of the newest transaction of each client.
         remembers_from: a timestamp; those of later transactions are all here.
     """
@@ -96,6 +95,7 @@ class Committer:
         self._writes = registry.writes
         self._may_be_long: frozenset[type[Write]] = frozenset()
         self._now = now
+        self._waits = waits
         self._held = waits.locks.held
         self._commits_in_line = waits.calls
         self._blocker = waits.blocker
@@ -103,7 +103,6 @@ class Committer:
         self._intents = intents.by_transaction
         self.second_rounds: dict[int, Any] = {}
         self.decide: Callable[[Evaluation, Any, bytes, list[Any]], Committed]
-        self.is_paused = False
         self.remembers_from = 0
         self.latest: dict[bytes, bytes] = {}
 
@@ -127,7 +126,7 @@ class Committer:
         """
         return bool(
             self._held or self._commits_in_line or self._intents or self.second_rounds
-            or self.is_paused
+            or self._waits.is_paused
         )  # fmt: skip
 
     def forget(self) -> None:
@@ -218,7 +217,7 @@ class Committer:
 
     def _check_turn(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
         """Check that commits are not paused, and that nobody holds a lock on what it writes."""
-        if self.is_paused and id(request) not in self.second_rounds:
+        if self._waits.is_paused and id(request) not in self.second_rounds:
             raise MustWait(COMMITS_ARE_PAUSED)
         ctx.steps += len(self._held) // _LOCKS_A_STEP
         blocker = self._blocker(request)
