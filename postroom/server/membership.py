@@ -256,8 +256,8 @@ def check_successor(group: RaftGroup, nodes: Nodes | None, node_id: NodeId) -> N
     if node_id not in group.members or (known is not None and known.retired):
         why = "is to leave" if node_id in group.members else "has no copy that votes"
         raise Invalid(
-            f"node {node_id} {why}; nothing was changed: nodes "
-            f"{', '.join(map(str, sorted(group.members)))} vote in this range"
+            f"node {node_id} {why}; nothing was changed: name a voter of this range "
+            f"({', '.join(map(str, sorted(group.members)))})"
         )
     progress = group.progress().get(node_id)
     if progress is None or not answers(progress):
