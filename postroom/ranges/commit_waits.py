@@ -261,7 +261,8 @@ class CommitWaits:
                 self.refuse(call, too_late(call.token))
 
     def clear(self) -> None:
-        """Forget all commits that wait."""
+        """Forget all commits that wait, and that they are paused: the next lease begins afresh."""
+        self.is_paused = False
         self._deadlines.clear()
         for each in (self.calls, self._readers, self._has_read):
             each.clear()

@@ -281,3 +281,12 @@ def test_a_paused_commit_costs_no_turns_until_commits_go_on() -> None:
     assert error is None
     assert one_range.ask(Get(b"k")).answers[0][0].value == b"new"
     assert not replica.waiting_for
+
+
+def test_a_pause_of_commits_ends_with_the_lease() -> None:
+    one_range = OneRange()
+    one_range.replica.memory.pause_commits(True)
+    one_range.replica.memory.begin_anew()
+    commit = one_range.ask(_commit(Put(b"k", b"new")))
+    ((_, error),) = commit.answers
+    assert error is None

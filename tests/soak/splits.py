@@ -22,8 +22,8 @@ TICK_SECONDS: Final = 5.0
 """The time between two signs of life of who waits for the next split."""
 RANGES_MAX: Final = 128
 """The ranges that a soak may make: what each of them takes is allowed for."""
-GROUP_BYTES: Final = 32
-"""The first bytes of the names of groups, and of the ids of messages, that are split at."""
+ID_PARTS: Final = 32
+"""The number of parts into which splits cut the ids of messages."""
 
 
 class Splits:
@@ -70,6 +70,6 @@ def split_keys() -> list[bytes]:
         *(b"soak/swept/%05d" % number for number in range(0, 2100, 300)),
         *(b"soak/wide/%03d" % number for number in range(0, 200, 20)),
         *(b"sender %d %d" % each for each in itertools.product(range(2), range(2))),
-        *(bytes([number]) for number in range(0, 256, 256 // GROUP_BYTES) if number),
+        *(bytes([number]) for number in range(0, 256, 256 // ID_PARTS) if number),
         b"soak/job/", b"soak/jobs/", b"soak/lane/", b"soak/queued", b"soak/stats/", b"soak/taken/",
     ]  # fmt: skip

@@ -39,7 +39,7 @@ PAUSE_SECONDS: Final = 0.005
 TRIES: Final = 10
 """The tries to split in the first pause of commits, ``PAUSE_SECONDS`` apart."""
 MOST_TRIES: Final = 80
-"""The tries in a later one."""
+"""The most tries in a later pause."""
 REST: Final = 4
 """The time until the next pause of commits: a multiple of the time of the last one."""
 
