@@ -43,7 +43,7 @@ def test_the_lease_of_a_range_is_moved_to_a_node(tmp_path: Path) -> None:
     assert (moved["id"], moved["leader"]) == (1, 1)
     assert lines("range", "move-lease", "1", "1", *store) == lines("range", "show", "1", *store)
     told = invoke("range", "move-lease", "1", "2", *store)
-    assert failed_with(told, 1, "node 2 has no copy", "nodes 1 vote")
+    assert failed_with(told, 1, "node 2 has no copy", "voter of this range (1)")
     told = invoke("range", "move-lease", "7", "1", *store)
     assert failed_with(told, 1, "there is no range 7", "postroom range list")
 
