@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from postroom.client.queues.placing import home_of_message, in_ranges
+from postroom.client.routing.claims import skipped
 from postroom.client.sender import Sender, post, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.messaging.queues.queries import ReadQueues
@@ -62,11 +63,11 @@ async def _first_answer(
 ) -> tuple[Claimed, _Round]:
     """Return the first answer with messages; without a wait, range after range is asked."""
     answer = await _answer(sender, request, patience)
-    spans = _Round(answer.asked, answer.asked or request.homes)
+    spans = _Round(answer, request)
     while not answer.messages and spans.go_on():
         request = msgspec.structs.replace(request, homes=spans.asked)
         answer = await _answer(sender, request, patience)
-        spans.asked = answer.asked or spans.asked
+        spans.answered(answer)
     return answer, spans
 
 
@@ -154,23 +155,38 @@ async def _claim_on(
         further = msgspec.structs.replace(request, messages_max=left, wait=False, homes=spans.asked)
         answer = await _answer(sender, further, None)
         found += answer.messages
-        last, spans.asked = len(answer.messages), answer.asked or spans.asked
+        spans.answered(answer)
+        last = len(answer.messages)
 
 
 class _Round:
     """A round of a claim through all spans of homes.
 
     Args:
-        begun: the span that was asked first; ``None``: there is one range.
+        answer: the answer to the first request.
+        request: that request.
+
+    Attributes:
         asked: the span that was asked last.
     """
 
-    def __init__(self, begun: HomeSpan | None, asked: HomeSpan) -> None:
-        self.asked = asked
-        self._begun = begun
+    def __init__(self, answer: Claimed, request: ClaimQueue) -> None:
+        self.asked = answer.asked or request.homes
+        self._begun = answer.asked
+        self._without = [*answer.without]
+
+    def answered(self, answer: Claimed) -> None:
+        """Take the answer to a request for the next span."""
+        self.asked = answer.asked or self.asked
+        self._without += answer.without
 
     def go_on(self) -> bool:
-        """Go to the next span; return false if there is none."""
+        """Go to the next span that may have something; return false if there is none."""
         homes = None if self._begun is None else not_asked(self._begun, self.asked)
-        self.asked = homes or self.asked
-        return homes is not None
+        while homes is not None and self._begun is not None:
+            self.asked = homes
+            empty = skipped(homes[0], self._without)
+            if empty is None:
+                return True
+            homes = not_asked(self._begun, (homes[0], empty[1]))
+        return False

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from postroom.client.routing.calls import CallWay, RemoteCall
-from postroom.client.routing.claims import answer_of, at_node, at_once, turned
+from postroom.client.routing.claims import answer_of, at_node, at_once, left_to_ask, turned
 from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.merges import cut
@@ -114,6 +114,7 @@ class AwaitedClaim(AwaitedParts):
         elif part.waits or result.messages:
             self._calls.end_wait(call, answer_of(call.request, part.request, result), None)
         else:
+            self._not_asked = deque(left_to_ask(self._not_asked, result))
             self._go_on()
 
 

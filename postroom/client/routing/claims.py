@@ -10,7 +10,8 @@ Each claim begins with another range, so that none is left behind. Messages that
 has claimed go back, uncounted.
 
 A claim that does not wait asks one range, as a scan does. Its answer tells the span of homes that
-was asked, and the client asks for the rest if it wants more.
+was asked, and the client asks for the rest if it wants more. A range with nothing tells which other
+ranges of its node have nothing either. These are not asked.
 
 A consumer without credit asks the ranges of the messages that it has in hand.
 
@@ -21,12 +22,12 @@ without credit waits, all begin anew.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue
+from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, HomeSpan
 
 T = TypeVar("T")
 
@@ -50,6 +51,24 @@ def turned(parts: Sequence[T], rotation: int) -> list[T]:
         return []
     first = zlib.crc32(rotation.to_bytes(8, "big")) % len(parts)
     return [*parts[first:], *parts[:first]]
+
+
+def left_to_ask(parts: Iterable[ClaimQueue], answer: Claimed) -> list[ClaimQueue]:
+    """Return the parts of a claim whose ranges may have something for it.
+
+    Args:
+        parts: the parts that were not asked yet.
+        answer: the answer to another part.
+    """
+    return [part for part in parts if skipped(part.homes[0], answer.without) is None]
+
+
+def skipped(home: bytes, without: Iterable[HomeSpan]) -> HomeSpan | None:
+    """Return the span that contains a home, if one of these does."""
+    for start, end in without:
+        if start <= home and (end is None or home < end):
+            return start, end
+    return None
 
 
 def at_once(part: ClaimQueue) -> ClaimQueue:

@@ -27,6 +27,7 @@ from postroom.client.routing.claims import (
     at_node,
     at_once,
     is_claim_that_waits,
+    left_to_ask,
     turned,
 )
 from postroom.client.routing.lanes import several_ranges
@@ -176,10 +177,13 @@ async def _claimed(
 ) -> Claimed:
     """Return the first messages of any range for a claim that waits (:mod:`.claims`)."""
     end = sender.monotonic() + (seconds or 0.0)
-    for part in turned(parts, sender.random.getrandbits(32)):
+    parts = turned(parts, sender.random.getrandbits(32))
+    while parts:
+        part = parts.pop(0)
         found: Claimed = await sender.send(at_once(part))
         if found.messages:
             return answer_of(request, part, found)
+        parts = left_to_ask(parts, found)
     left = None if seconds is None else max(end - sender.monotonic(), 0.0)
     first: Claimed = await sender.send(at_node(request), left)
     return first

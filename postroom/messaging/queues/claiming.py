@@ -20,7 +20,7 @@ from typing import Final
 
 from postroom.kv.clock import Timestamp
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import LED_RANGES_A_STEP, TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
@@ -211,8 +211,17 @@ class Claiming:
             held = self._held_by(view, manager, request)
             if held or not request.messages_max:
                 return Claimed(held)
+        if not request.wait and manager.has_none_for(request.selection):
+            return self._none(view, request)
         self._begins(manager, request)
         raise MustWait(manager.wait(request))
+
+    def _none(self, view: View, request: ClaimQueue) -> Claimed:
+        """Return the answer to a claim that gets nothing here."""
+        of_node, end = self.environment.node_claims, self.environment.bounds.end
+        looked_at, without = of_node.without(end, request.queue, request.selection)
+        view.steps += looked_at // LED_RANGES_A_STEP
+        return Claimed([], without=without)
 
     def _begins(self, manager: Manager, request: ClaimQueue) -> None:
         """Note that a client claims, perhaps in a transaction."""

@@ -77,7 +77,7 @@ class Directory:
     Args:
         range_id: the id of the range.
         host: the host that managers are given.
-        environment: has the definitions that the node has heard of.
+        environment: has the definitions that the node has heard of, and wakes the service.
         begin: a function that makes a manager from the stored state, or raises ``QueueDamaged``.
         on_dropped: called with the queue that is gone, and its manager if it was in use.
 
@@ -102,7 +102,7 @@ class Directory:
         self._range_id = range_id
         self.is_root = range_id == ROOT_ID
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
-        self._news = environment.news
+        self._news, self._wake_up = environment.news, environment.wake
         self.learning = Learning(range_id, environment.news, environment.wake_tokens)
         self._host = host
         self._begin = begin
@@ -161,7 +161,7 @@ class Directory:
             return None
         self.is_sound(name)
         if self.has_too_many:
-            self._host.wake_by(manager, self._host.monotonic())
+            self._wake_up()
         return manager
 
     @property

@@ -52,6 +52,7 @@ from postroom.messaging.queues.records import (
 )
 from postroom.messaging.queues.requests import (
     ClaimQueue,
+    ClaimSelection,
     QueueDefinition,
     QueueSettings,
 )
@@ -73,6 +74,8 @@ from postroom.ranges.waiting import Deadlines
 if TYPE_CHECKING:
     from postroom.messaging.queues.range_queues import RangeQueues
 
+LOOKED_THROUGH: Final = 64
+"""The number of ready messages up to which a claim that does not wait looks through all of them."""
 PATIENCE_SECONDS: Final = 0.3
 """The time for which claims that do not wait do so while their range asks for slots."""
 NONE_SECONDS: Final = 0.5
@@ -505,6 +508,28 @@ class Manager:
         self.look_for(is_answered=not request.wait)
         return waiter
 
+    def has_none_for(self, selection: ClaimSelection) -> bool:
+        """Return whether no message is ready for a claim, and none is due, as memory tells at once.
+
+        Memory is not asked if it may be wrong: the queue is in trouble, or it is time to poll.
+
+        Args:
+            selection: what the claim takes.
+        """
+        ready, now = self.ready, self.host.monotonic()
+        if not ready.is_complete or len(ready) > LOOKED_THROUGH:
+            return False
+        has_any = bool(self.counted.ready or self.counted.scheduled)
+        if self.trouble.until > now or (has_any and self.poll_at <= now):
+            return False
+        by_time, moment = self.next_by_time(), times.earliest(self.first_moment, self.next_tick)
+        if by_time is not None and by_time <= now:
+            return False
+        if 0 < self.first_due <= self.host.reading() or 0 < moment <= self.host.by_wall():
+            return False
+        wish = self.wishes.of(selection, self.consumers.selected)
+        return not any(wish is None or wish.may_take(entry) for entry in ready.entries)
+
     def look_for(self, *, is_answered: bool = False) -> None:
         """Look for messages, since a claim waits.
 
@@ -755,7 +780,7 @@ class Manager:
 
     def next_by_wall(self) -> int:
         """Return the first moment of the wall clock at which something is due; 0: nothing is."""
-        return times.earliest(self.first_moment, self.next_tick)
+        return times.earliest(self.next_tick)
 
     def next_by_time(self) -> float | None:
         """Return the first time on the monotonic clock at which something is due, or `None`."""

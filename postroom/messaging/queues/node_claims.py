@@ -17,6 +17,7 @@ back.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,12 +27,16 @@ import msgspec
 
 from postroom.errors import Error
 from postroom.messaging.queues.definitions import no_such_queue
-from postroom.messaging.queues.requests import Claimed, ClaimQueue
+from postroom.messaging.queues.requests import Claimed, ClaimQueue, ClaimSelection, HomeSpan
 from postroom.ranges.calls import Call
 
 if TYPE_CHECKING:
     from postroom.messaging.queues.consumers import Consumers, WaitingClaim
 
+RANGES_LOOKED_AT: Final = 256
+"""The number of ranges that are looked at for a claim that gets nothing in one of them."""
+WITHOUT_BYTES: Final = 64 * 1024
+"""The bytes of the bounds of ranges that an answer tells to have nothing for a claim."""
 NOT_LEARNED: Final = -1
 """The number of a queue of which a range has yet to learn."""
 
@@ -70,6 +75,13 @@ Alike: TypeAlias = dict[NodeClaim, None]
 class ServingRange(Protocol):
     """The queues of a range that the node leads."""
 
+    @property
+    def span(self) -> HomeSpan:
+        """Return the span of the homes that lie in the range."""
+
+    def has_none_for(self, queue: str, selection: ClaimSelection) -> bool:
+        """Return whether memory tells at once that a claim gets nothing in the range."""
+
     def look_for(self, queue: str) -> int:
         """Look for messages of a queue, since a claim waits for them.
 
@@ -95,6 +107,7 @@ class NodeClaims:
         self.served = 0
         self.held: Counter[bytes] = Counter()
         self._ranges: dict[int, ServingRange] = {}
+        self._in_order: list[ServingRange] = []
         self._claims: dict[Call, NodeClaim] = {}
         self._waiting: dict[str, dict[bytes, Alike]] = {}
         self.numbers: dict[str, int] = {}
@@ -181,6 +194,7 @@ class NodeClaims:
     def serve(self, range_id: int, queues: ServingRange) -> None:
         """Have a range serve the claims that wait, since the node leads it now."""
         self._ranges[range_id] = queues
+        self._in_order.clear()
         for queue in list(self._waiting):
             self._look(self._of_queue(queue), [queues])
 
@@ -192,6 +206,43 @@ class NodeClaims:
     def serve_no_more(self, range_id: int) -> None:
         """Forget a range, which is not led here any more."""
         self._ranges.pop(range_id, None)
+        self._in_order.clear()
+
+    def without(
+        self, after: bytes | None, queue: str, selection: ClaimSelection
+    ) -> tuple[int, list[HomeSpan]]:
+        """Return the spans of ranges that have nothing for a claim which does not wait.
+
+        The ranges behind a key come first, then those from the beginning on.
+
+        Args:
+            after: the key; ``None``: the end of all keys.
+            queue: the name of the queue.
+            selection: what the claim takes.
+
+        Returns:
+            The number of ranges that were looked at, and the spans of those with nothing. Spans
+            that touch each other are one.
+        """
+        if len(self._ranges) < 2:
+            return 0, []
+        if not self._in_order:
+            self._in_order = sorted(self._ranges.values(), key=_start)
+        every = self._in_order
+        first = len(every) if after is None else bisect_left(every, after, key=_start)
+        size, found = 0, list[HomeSpan]()
+        looked_at = [*every[first:], *every[:first]][:RANGES_LOOKED_AT]
+        for number, each in enumerate(looked_at):
+            if not each.has_none_for(queue, selection):
+                continue
+            start, end = each.span
+            size += len(start) + len(end or b"")
+            if size > WITHOUT_BYTES:
+                return number, found
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, end))
+        return len(looked_at), found
 
     def draw(self, claim: NodeClaim, consumers: Consumers, waiter: WaitingClaim) -> None:
         """Have a range take a claim to which its proposal leases something."""
@@ -228,3 +279,7 @@ class NodeClaims:
         else:
             consumers, waiter = claim.taken
             consumers.remove(waiter)
+
+
+def _start(queues: ServingRange) -> bytes:
+    return queues.span[0]

@@ -60,6 +60,8 @@ from postroom.messaging.queues.records import (
     index_in_use,
 )
 from postroom.messaging.queues.requests import (
+    ClaimSelection,
+    HomeSpan,
     QueueDefinition,
     SetSchedule,
     TrimArchive,
@@ -230,6 +232,16 @@ class RangeQueues:
             return 0
         manager.look_for()
         return manager.definition.number
+
+    @property
+    def span(self) -> HomeSpan:
+        """Return the span of the homes that lie in the range."""
+        return self.bounds.descriptor.start, self.bounds.end
+
+    def has_none_for(self, queue: str, selection: ClaimSelection) -> bool:
+        """Return whether memory tells at once that a claim gets nothing here."""
+        manager = self._by_name.get(queue)
+        return manager is not None and manager.has_none_for(selection)
 
     def _empty_later(self, dropped: list[QueueDefinition]) -> None:
         for definition in dropped:

@@ -667,11 +667,13 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
         over: the attempts it named that are over, by their indexes in ``in_hand``.
         asked: the span of homes that was asked, noted by a client that asked one of several ranges,
             or by a node that has asked all of its ranges; ``None``: all.
+        without: spans of homes of other ranges of the node that have nothing for the claim either.
     """
 
     messages: list[StoredQueueMessage]
     over: list[int] = []
     asked: HomeSpan | None = None
+    without: list[HomeSpan] = []
 
 
 class ClaimQueue(NeedsQueue, MayWait, Read, frozen=True, tag="claim_queue"):

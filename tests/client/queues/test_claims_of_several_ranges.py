@@ -41,6 +41,9 @@ class RangesSender(FakeSender):
         cuts: the first keys of the ranges from the second one on.
         ready: how many messages each range has.
         first: the range that is asked first.
+
+    Attributes:
+        tells: whether a range with nothing tells which others have nothing either.
     """
 
     def __init__(self, cuts: list[bytes], ready: list[int], first: int) -> None:
@@ -50,6 +53,7 @@ class RangesSender(FakeSender):
         self.ready = dict(zip(self.spans, ready, strict=True))
         self.first = first
         self.fails_after = -1
+        self.tells = False
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Any:
         if type(request) is ClaimQueue:
@@ -67,7 +71,9 @@ class RangesSender(FakeSender):
         piece = max(span[0], start), span[1] if end is None else min(span[1] or end, end)
         number = min(self.ready[span], request.messages_max, BATCH)
         self.ready[span] -= number
-        return Claimed([stored(span[0].decode())] * number, asked=piece)
+        empty = [each for each, ready in self.ready.items() if not ready]
+        without = empty if self.tells and not number else []
+        return Claimed([stored(span[0].decode())] * number, asked=piece, without=without)
 
     @property
     def are_several(self) -> bool:
@@ -99,6 +105,19 @@ def test_a_claim_that_does_not_wait_gets_all_that_is_ready_in_any_range(
     assert len(found) == min(most, sum(ready))
     assert len(sender.asked) <= len(ready) + sum(ready)
     assert len(sender.asked) <= 2 * len(ready) + len(found) // BATCH + 1
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 7))
+def test_a_claim_passes_over_ranges_that_are_told_to_have_nothing(
+    ready: list[int], first: int
+) -> None:
+    cuts = [b"%c" % letter for letter in b"fhjmtxz"[: len(ready) - 1]]
+    sender = RangesSender(cuts, ready, min(first, len(ready) - 1))
+    sender.tells = True
+    found = sender.run(claim_all(sender, wanting(25), 0.0, batch_size))
+    assert len(found) == sum(ready)
+    with_any = len([each for each in ready if each])
+    assert len(sender.asked) <= 2 * with_any + 1
 
 
 @given(st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=6), st.integers(0, 6))

@@ -419,3 +419,25 @@ def test_a_client_waits_for_messages_in_a_bounded_number_of_places(
     assert not first.done
     refused = world.ask(a_claim())
     assert "wait at the store already; nothing was changed" in str(refused.error)
+
+
+def test_a_claim_asks_no_range_that_another_one_has_told_to_have_nothing() -> None:
+    world = three()
+    call = world.ask(a_claim())
+    (first,) = with_a_claim(world)
+    left, empty = (each for each in PIECES if each != first)
+    stream = world.to(first)
+    stream.answer(only(claims_at(world, first)), Claimed([], without=[PIECES[empty]]))
+    assert answer_with_nothing(world) == [left]
+    assert with_a_claim(world) == [*PIECES]
+    assert not call.done
+
+
+def test_a_claim_waits_at_once_if_no_other_range_has_anything() -> None:
+    world = three()
+    call = world.ask(a_claim())
+    (first,) = with_a_claim(world)
+    nothing = Claimed([], without=[(b"", None)])
+    world.to(first).answer(only(claims_at(world, first)), nothing)
+    assert with_a_claim(world) == [*PIECES]
+    assert not call.done

@@ -212,7 +212,7 @@ def test_a_manager_that_was_forgotten_is_made_again_with_all_that_is_stored(
         for number in numbers:
             queues.stats(f"tenant {number}")
         queues.pass_time(6)
-    assert len(queues.range_queues._by_name) == 10
+    assert len(queues.range_queues._by_name) <= 2
     for number in range(20):
         (message,) = queues.claim(name=f"tenant {number}")
         assert queues.acknowledge(message, name=f"tenant {number}") == 1
