@@ -15,7 +15,7 @@ def test_a_message_comes_back_to_its_place(db: postroom.Database) -> None:
     send(db, b"second")
     assert [message.attempts for message in db.peek(KEY)] == [0, 0]
     before = db.peek(KEY)[0]
-    postpone(db, 1, 0.05, "not now")
+    postpone(db, 1, 0.5, "not now")
     assert [message.value for message in db.peek(KEY)] == [b"second"]
     with db.begin() as tx:
         assert [each.value for each in tx.reap_queue(KEY, 1, wait=5)] == [b"second"]
