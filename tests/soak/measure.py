@@ -80,6 +80,11 @@ SLACK: Final = {
 On each node they are a log of the storage that is just being left, and one client that just waits.
 """
 
+SLOWDOWN_OF_RANGE: Final = 0.005
+"""The part by which each further range may make the store slower.
+
+Keys that change together lie in more of them, and a transaction has more log entries.
+"""
 SLACK_OF_RANGE: Final = {"memory MB": 1.5, "timers": 4.0}
 """The amounts that each further range takes on all nodes together, by name."""
 
@@ -180,7 +185,7 @@ class Measure:
             return []
         return [f"queues: {100 * median(shares):.0f} % of the rate while a snapshot is read"]
 
-    def _slower(self, rates: list[float], prices: list[float]) -> list[str]:
+    def _slower(self, rates: list[float], prices: list[float], ranges: list[float]) -> list[str]:
         """Return whether less is done by the second of processor at last than at first."""
         allowed, first, at = SLOWDOWN_MAX, rates[0], TENTHS - 1
         before = prices[0]
@@ -189,6 +194,7 @@ class Measure:
             at = max(range(TENTHS - LAST_TENTHS, TENTHS), key=rates.__getitem__)
             before = median(prices[:LAST_TENTHS])
         excuse = min(before / prices[at], 1.0) if prices[at] else 1.0
+        allowed += SLOWDOWN_OF_RANGE * (ranges[at] - ranges[0])
         if rates[at] < first * (1 - allowed) * excuse - _scatter(rates):
             return [f"{PER_PROCESSOR}: {first:.0f} at first, {rates[at]:.0f} at last"]
         return []
@@ -203,7 +209,7 @@ class Measure:
             if name in NOT_JUDGED:
                 continue
             if name == PER_PROCESSOR:
-                wrong += self._slower(tenths, rows[PRICE])
+                wrong += self._slower(tenths, rows[PRICE], rows.get(RANGES, [0.0] * TENTHS))
                 continue
             warm, slack = max(tenths[: WARM_TENTH + 1]), SLACK.get(name, 0.0)
             if name == TABLES and self.seconds * WARM_TENTH / TENTHS < FLAT_AFTER_SECONDS:

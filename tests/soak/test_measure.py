@@ -63,6 +63,16 @@ def test_a_short_run_tells_who_collapses_and_not_the_weather() -> None:
     assert shortly(slow) != []
 
 
+def test_each_further_range_may_make_a_store_a_little_slower() -> None:
+    for last, wrong in ((600.0, []), (450.0, ["per processor: 1000 at first, 450 at last"])):
+        measure = Measure(LONG_SECONDS)
+        for at in range(100):
+            tenth = at // 10
+            rate = 1000.0 - (1000.0 - last) * tenth / 9
+            measure.samples.append(Sample(rate, {"ranges": 1.0 + 6 * tenth}, 1.0, 0.0))
+        assert measure.verdicts() == wrong
+
+
 def test_memory_that_grows_fails() -> None:
     verdicts = measured(lambda _: 1000.0, lambda at: 100.0 + at / 5).verdicts()
     assert verdicts == ["memory MB: 142 when warm, 190 at last"]
