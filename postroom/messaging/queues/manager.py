@@ -522,7 +522,7 @@ class Manager:
         has_any = bool(self.counted.ready or self.counted.scheduled)
         if self.trouble.until > now or (has_any and self.poll_at <= now):
             return False
-        by_time, moment = self.next_by_time(), times.earliest(self.first_moment, self.next_tick)
+        by_time, moment = self.next_by_time(), self.next_by_wall()
         if by_time is not None and by_time <= now:
             return False
         if 0 < self.first_due <= self.host.reading() or 0 < moment <= self.host.by_wall():
@@ -780,7 +780,7 @@ class Manager:
 
     def next_by_wall(self) -> int:
         """Return the first moment of the wall clock at which something is due; 0: nothing is."""
-        return times.earliest(self.next_tick)
+        return times.earliest(self.first_moment, self.next_tick)
 
     def next_by_time(self) -> float | None:
         """Return the first time on the monotonic clock at which something is due, or `None`."""

@@ -6,6 +6,7 @@ import pytest
 
 from postroom.errors import ConditionFailed, Invalid
 from postroom.kv.clock import from_seconds
+from postroom.messaging import due as times
 from postroom.messaging.queues.records import AGEING_SECONDS
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.checks import unpacked
@@ -39,6 +40,21 @@ def test_a_scheduled_message_is_fired_at_its_time_and_not_at_the_next_poll(queue
     assert 0 <= seconds(queues.now() - due) <= 0.005
     assert queues.stats().lateness_p99 is not None
     assert queues.counts() == {"enqueued": 2, "scheduled": 1, "leased": 1, "fired": 1}
+
+
+def test_a_claim_that_waits_gets_a_message_at_its_moment(queues: Queues) -> None:
+    waiting = queues.start(queues.claim_request(wait=True))
+    queues.enqueue(b"later", due=times.at(queues.now() + from_seconds(5.0)))
+    queues.pass_time(4.0)
+    assert not waiting.done
+    queues.pass_time(2.0)
+    assert [each.payload for each in waiting.result().messages] == [b"later"]
+
+
+def test_a_message_is_ready_at_its_moment_though_nobody_claims(queues: Queues) -> None:
+    queues.enqueue(b"later", due=times.at(queues.now() + from_seconds(5.0)))
+    queues.pass_time(6.0)
+    assert queues.counts() == {"enqueued": 1, "ready": 1}
 
 
 def test_many_that_are_due_come_in_order_though_consumers_come_late(queues: Queues) -> None:
