@@ -10,6 +10,7 @@ import pytest
 
 import postroom
 from postroom.messaging.queues import node_claims
+from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import (
     Claimed,
     ClaimQueue,
@@ -18,9 +19,10 @@ from postroom.messaging.queues.requests import (
     HomeSpan,
     QueueSettings,
 )
+from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.local_reads import LocalReads
 from tests.client.stores import Store
-from tests.server.splitting import ask, split
+from tests.server.splitting import ask, hosted, split
 from tests.server.test_node_claims import commit, enqueue
 from tests.server.test_queues_of_ranges import KEYS, Q
 
@@ -46,6 +48,13 @@ def claim(store: Store, key: bytes, *kinds: str) -> Claimed:
     selection = ClaimSelection(kinds=list(kinds) or None)
     found: Claimed = ask(store, ClaimQueue(Q, consumer, 10, selection, homes=homes))
     return found
+
+
+def queues_at(store: Store, key: bytes) -> RangeQueues:
+    """Return the queues of the range of a key."""
+    replica = store.node.replicas.by_key(key)
+    assert replica is not None
+    return hosted(store, replica.range_id).messaging.queues
 
 
 def told(store: Store, key: bytes, *kinds: str) -> list[bytes]:
@@ -80,6 +89,35 @@ def test_the_halves_of_a_range_are_told_of_apart(store: Store) -> None:
     answer = claim(store, b"a")
     assert is_in(b"n", answer.without)
     assert not is_in(b"p1", answer.without)
+
+
+def test_a_range_whose_lease_is_over_is_not_told_of(store: Store) -> None:
+    """Another node may have it, and messages there."""
+    store.advance(LEASE_SECONDS + 1.0)
+    assert told(store, b"a") == [b"a"]
+    claim(store, b"n")
+    assert told(store, b"a") == [b"a", b"n"]
+
+
+def test_a_range_whose_node_lags_is_not_told_of(store: Store) -> None:
+    """Its queue may be another one of that name, which was dropped."""
+    queues_at(store, b"n")._learning.knows = False
+    assert told(store, b"a") == [b"a", b"z"]
+
+
+def test_a_turn_is_charged_for_each_range_that_is_looked_at(store: Store) -> None:
+    replica = store.node.replicas.by_key(b"n")
+    assert replica is not None
+    before = replica.reads._view.steps
+    claim(store, b"n")
+    assert replica.reads._view.steps >= before + len(KEYS)
+
+
+def test_a_claim_keeps_its_selection_in_its_own_range_alone(store: Store) -> None:
+    """It may be large, and differ for each claim."""
+    assert told(store, b"a", "fax") == [*KEYS]
+    kept = [[*queues_at(store, key)._by_name[Q].wishes] for key in KEYS]
+    assert [*map(len, kept)] == [1, 0, 0]
 
 
 def test_a_claim_looks_at_some_ranges_behind_its_own(
@@ -127,3 +165,15 @@ def test_a_claim_does_not_ask_ranges_with_nothing(
             tx.enqueue(Q, b"x")
         assert [each.payload for each in queue.claim(10, wait=5.0)] == [b"x"]
         assert len(claims) <= 5
+
+
+def test_a_claim_gets_what_a_transaction_that_rolled_back_had_claimed(
+    many: postroom.Database,
+) -> None:
+    with many.begin() as tx:
+        tx.enqueue(Q, b"x")
+    for _ in range(5):
+        tx = many.begin()
+        assert len(tx.claim(Q, 1)) == 1
+        tx.rollback()
+    assert len(many.queue(Q).claim(1)) == 1

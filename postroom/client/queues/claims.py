@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from postroom.client.queues.placing import home_of_message, in_ranges
-from postroom.client.routing.claims import skipped
+from postroom.client.routing.claims import in_order, skipped
 from postroom.client.sender import Sender, post, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.messaging.queues.queries import ReadQueues
@@ -173,12 +173,12 @@ class _Round:
     def __init__(self, answer: Claimed, request: ClaimQueue) -> None:
         self.asked = answer.asked or request.homes
         self._begun = answer.asked
-        self._without = [*answer.without]
+        self._without = in_order(answer.without)
 
     def answered(self, answer: Claimed) -> None:
         """Take the answer to a request for the next span."""
         self.asked = answer.asked or self.asked
-        self._without += answer.without
+        self._without = in_order([*self._without, *answer.without])
 
     def go_on(self) -> bool:
         """Go to the next span that may have something; return false if there is none."""

@@ -22,14 +22,18 @@ without credit waits, all begin anew.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, HomeSpan
 
 T = TypeVar("T")
+
+_START: Final = itemgetter(0)
 
 
 def is_claim_that_waits(request: Any) -> bool:
@@ -54,21 +58,26 @@ def turned(parts: Sequence[T], rotation: int) -> list[T]:
 
 
 def left_to_ask(parts: Iterable[ClaimQueue], answer: Claimed) -> list[ClaimQueue]:
-    """Return the parts of a claim whose ranges may have something for it.
+    """Return the parts of a claim whose ranges may have something for it, or have given it some.
 
     Args:
         parts: the parts that were not asked yet.
         answer: the answer to another part.
     """
-    return [part for part in parts if skipped(part.homes[0], answer.without) is None]
+    without = in_order(answer.without)
+    return [part for part in parts if part.again or skipped(part.homes[0], without) is None]
 
 
-def skipped(home: bytes, without: Iterable[HomeSpan]) -> HomeSpan | None:
-    """Return the span that contains a home, if one of these does."""
-    for start, end in without:
-        if start <= home and (end is None or home < end):
-            return start, end
-    return None
+def in_order(spans: Iterable[HomeSpan]) -> list[HomeSpan]:
+    """Return spans of homes in the order of their starts."""
+    return sorted(spans, key=_START)
+
+
+def skipped(home: bytes, without: Sequence[HomeSpan]) -> HomeSpan | None:
+    """Return the span that contains a home, if one of these does, which are in order."""
+    before = bisect_right(without, home, key=_START)
+    start, end = without[before - 1] if before else (b"", b"")
+    return (start, end) if end is None or home < end else None
 
 
 def at_once(part: ClaimQueue) -> ClaimQueue:

@@ -20,8 +20,8 @@ from typing import Final
 
 from postroom.kv.clock import Timestamp
 from postroom.kv.engine import Reader
-from postroom.limits import LED_RANGES_A_STEP, TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues.consumers import WaitingClaim
+from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.queues.consumers import WaitingClaim, Wish
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.news import DefinitionNews
@@ -70,6 +70,7 @@ class QueueEnvironment:
             requests.
         waits: the requests that wait for credit, or for results.
         sleeps_until: until when the service sleeps, if it is not woken.
+        serves: returns whether the range has a lease that is not over.
         is_prepared: returns whether a transaction over several ranges is prepared that changes what
             lies at a key: it is left alone.
     """
@@ -96,6 +97,7 @@ class QueueEnvironment:
     refusals: dict[int, Exception] = field(default_factory=dict)
     waits: TokenWaits = field(default_factory=TokenWaits)
     sleeps_until: float = 0.0
+    serves: Callable[[], bool] = lambda: True
     is_prepared: Callable[[bytes], bool] = lambda _: False
 
     def wake(self, *, urgent: bool = False) -> None:
@@ -211,16 +213,16 @@ class Claiming:
             held = self._held_by(view, manager, request)
             if held or not request.messages_max:
                 return Claimed(held)
-        if not request.wait and manager.has_none_for(request.selection):
-            return self._none(view, request)
+        if not request.wait and manager.has_none_for(wish := manager.wish_of(request.selection)):
+            return self._none(view, request, wish)
         self._begins(manager, request)
         raise MustWait(manager.wait(request))
 
-    def _none(self, view: View, request: ClaimQueue) -> Claimed:
+    def _none(self, view: View, request: ClaimQueue, wish: Wish | None) -> Claimed:
         """Return the answer to a claim that gets nothing here."""
         of_node, end = self.environment.node_claims, self.environment.bounds.end
-        looked_at, without = of_node.without(end, request.queue, request.selection)
-        view.steps += looked_at // LED_RANGES_A_STEP
+        looked_at, without = of_node.without(end, request.queue, wish)
+        view.steps += looked_at
         return Claimed([], without=without)
 
     def _begins(self, manager: Manager, request: ClaimQueue) -> None:

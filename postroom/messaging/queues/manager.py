@@ -35,7 +35,7 @@ from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.counters import Change
-from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
+from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wish, Wishes
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.figures import QueueFigures
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
@@ -220,10 +220,7 @@ class Manager:
         self.leases = LeaseTable(
             host.waits, lambda client: host.holds(self, client), host.node_claims.held
         )
-        self.consumers = Consumers(
-            definition.name, host.node_claims,
-            lambda selection: self.wishes.of(selection, self.consumers.selected),
-        )  # fmt: skip
+        self.consumers = Consumers(definition.name, host.node_claims, self.wish_of)
         settings = definition.settings
         self.ordered = settings.order == "group"
         self.wishes = Wishes(self._headers)
@@ -503,31 +500,35 @@ class Manager:
 
     def wait(self, request: ClaimQueue) -> WaitingClaim:
         """Add a waiting claim and return its waiter."""
-        waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers.selected))
+        waiter = WaitingClaim(request, self.wish_of(request.selection))
         self.consumers.add(waiter)
         self.look_for(is_answered=not request.wait)
         return waiter
 
-    def has_none_for(self, selection: ClaimSelection) -> bool:
+    def wish_of(self, selection: ClaimSelection) -> Wish | None:
+        """Return what a selection takes; ``None``: anything."""
+        return self.wishes.of(selection, self.consumers.selected)
+
+    def has_none_for(self, wish: Wish | None) -> bool:
         """Return whether no message is ready for a claim, and none is due, as memory tells at once.
 
         Memory is not asked if it may be wrong: the queue is in trouble, or it is time to poll.
 
         Args:
-            selection: what the claim takes.
+            wish: what the claim takes; ``None``: anything.
         """
-        ready, now = self.ready, self.host.monotonic()
+        ready = self.ready
         if not ready.is_complete or len(ready) > LOOKED_THROUGH:
+            return False
+        by_time, moment = self.next_by_time(), self.next_by_wall()
+        now = self.host.monotonic()  # read last: what is due at once is due by this clock
+        if by_time is not None and by_time <= now:
             return False
         has_any = bool(self.counted.ready or self.counted.scheduled)
         if self.trouble.until > now or (has_any and self.poll_at <= now):
             return False
-        by_time, moment = self.next_by_time(), self.next_by_wall()
-        if by_time is not None and by_time <= now:
-            return False
         if 0 < self.first_due <= self.host.reading() or 0 < moment <= self.host.by_wall():
             return False
-        wish = self.wishes.of(selection, self.consumers.selected)
         return not any(wish is None or wish.may_take(entry) for entry in ready.entries)
 
     def look_for(self, *, is_answered: bool = False) -> None:

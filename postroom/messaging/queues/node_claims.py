@@ -27,11 +27,11 @@ import msgspec
 
 from postroom.errors import Error
 from postroom.messaging.queues.definitions import no_such_queue
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, ClaimSelection, HomeSpan
+from postroom.messaging.queues.requests import Claimed, ClaimQueue, HomeSpan
 from postroom.ranges.calls import Call
 
 if TYPE_CHECKING:
-    from postroom.messaging.queues.consumers import Consumers, WaitingClaim
+    from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wish
 
 RANGES_LOOKED_AT: Final = 256
 """The number of ranges that are looked at for a claim that gets nothing in one of them."""
@@ -79,7 +79,7 @@ class ServingRange(Protocol):
     def span(self) -> HomeSpan:
         """Return the span of the homes that lie in the range."""
 
-    def has_none_for(self, queue: str, selection: ClaimSelection) -> bool:
+    def has_none_for(self, queue: str, wish: Wish | None) -> bool:
         """Return whether memory tells at once that a claim gets nothing in the range."""
 
     def look_for(self, queue: str) -> int:
@@ -209,7 +209,7 @@ class NodeClaims:
         self._in_order.clear()
 
     def without(
-        self, after: bytes | None, queue: str, selection: ClaimSelection
+        self, after: bytes | None, queue: str, wish: Wish | None
     ) -> tuple[int, list[HomeSpan]]:
         """Return the spans of ranges that have nothing for a claim which does not wait.
 
@@ -218,7 +218,7 @@ class NodeClaims:
         Args:
             after: the key; ``None``: the end of all keys.
             queue: the name of the queue.
-            selection: what the claim takes.
+            wish: what the claim takes; ``None``: anything.
 
         Returns:
             The number of ranges that were looked at, and the spans of those with nothing. Spans
@@ -233,7 +233,7 @@ class NodeClaims:
         size, found = 0, list[HomeSpan]()
         looked_at = [*every[first:], *every[:first]][:RANGES_LOOKED_AT]
         for number, each in enumerate(looked_at):
-            if not each.has_none_for(queue, selection):
+            if not each.has_none_for(queue, wish):
                 continue
             start, end = each.span
             size += len(start) + len(end or b"")

@@ -31,6 +31,7 @@ from postroom.messaging.queues import periodic, prepared, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.arriving import Arrivals
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
+from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.definitions import Changed, retention
 from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.directory import Directory, survey
@@ -60,7 +61,6 @@ from postroom.messaging.queues.records import (
     index_in_use,
 )
 from postroom.messaging.queues.requests import (
-    ClaimSelection,
     HomeSpan,
     QueueDefinition,
     SetSchedule,
@@ -238,10 +238,13 @@ class RangeQueues:
         """Return the span of the homes that lie in the range."""
         return self.bounds.descriptor.start, self.bounds.end
 
-    def has_none_for(self, queue: str, selection: ClaimSelection) -> bool:
-        """Return whether memory tells at once that a claim gets nothing here."""
-        manager = self._by_name.get(queue)
-        return manager is not None and manager.has_none_for(selection)
+    def has_none_for(self, queue: str, wish: Wish | None) -> bool:
+        """Return whether memory tells at once that a claim gets nothing here.
+
+        Another node may serve the range if its lease is over, and know more.
+        """
+        manager = self.in_use(queue)
+        return manager is not None and self._environment.serves() and manager.has_none_for(wish)
 
     def _empty_later(self, dropped: list[QueueDefinition]) -> None:
         for definition in dropped:

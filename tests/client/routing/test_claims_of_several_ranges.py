@@ -371,7 +371,7 @@ def test_a_claim_that_waited_in_one_range_looks_for_its_lost_answer_in_both_halv
         (number,), (claim,) = claims_at(world, "a:1"), claims_at(world, "a:1").values()
         assert (claim.again, claim.number, claim.wait) == (True, sent, False)
         homes.add(claim.homes)
-        stream.answer(number, NOTHING)
+        stream.answer(number, Claimed([], without=[(b"", None)]))
     assert homes == {(b"", b"m"), (b"m", None)}
 
 
