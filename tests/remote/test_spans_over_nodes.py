@@ -63,6 +63,20 @@ def test_all_ranges_are_scanned_in_order_in_pages(
     assert store.run(store.db.get_many(wanted)) == [b"y/1", None, b"a/0", b"n/4"]
 
 
+@pytest.mark.parametrize("span", [(b"a", b"a"), (b"n", b"n"), (b"z", b"y"), (b"z", b"")])
+def test_an_empty_span_is_found_empty_whichever_node_leads_its_range(
+    store: DatabaseOverStreams, span: tuple[bytes, bytes]
+) -> None:
+    async def delete() -> list[bytes]:
+        async with store.db.begin() as tx:
+            await tx.delete_range(*span)
+            return await scanned(tx, *span)
+
+    assert store.run(scanned(store.db, *span)) == []
+    assert store.run(delete()) == []
+    assert store.run(scanned(store.db)) == KEYS
+
+
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_a_value_that_was_acknowledged_before_is_seen_whatever_clock_is_ahead(
     three: ThreeNodes, store: DatabaseOverStreams, ahead: int

@@ -184,9 +184,13 @@ class RangeCache:
             yield Piece(at, end, None)
 
     def owners(self, concern: KeySet) -> set[RangeDescriptor | None]:
-        """Return the ranges that contain a part of ``concern``; ``None`` among them: a gap."""
+        """Return the ranges that contain a part of ``concern``; ``None`` among them: a gap.
+
+        An empty span belongs to the range of its start, at the nodes too.
+        """
         found = {self.owner(key) for key in concern.keys}
         for start, end in concern.spans:
+            found.add(self.owner(start))
             found.update(piece.descriptor for piece in self.pieces(start, end))
         return found
 

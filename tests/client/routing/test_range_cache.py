@@ -89,6 +89,7 @@ def test_the_cache_answers_like_a_plain_list(told: Kept, start: bytes, end: byte
         assert cache.owners(KeySet((start,), ((start, end),))) == found
     else:
         assert not pieces
+        assert cache.owners(KeySet(spans=((start, end),))) == {owner}
 
 
 def test_a_split_takes_the_place_of_the_range_before_it() -> None:
