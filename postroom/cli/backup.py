@@ -154,6 +154,8 @@ def _time(text: str) -> datetime:
     """Return the time that a text tells; without an offset it is in UTC."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no time: {error}", param_hint="--at") from None
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time: write one such as 2026-11-27T21:59:30", param_hint="--at"
+        ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -47,7 +47,7 @@ from typing import Any, Final, Self
 import typer
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -250,6 +250,10 @@ _TEXT_CELLS_MIN: Final = 20
 """The least number of cells to which a text is cut."""
 _GAP_CELLS: Final = 3
 """The number of cells between two columns of a table."""
+_NUMBERS: Final = frozenset(
+    {"attempts", "bytes", "dead", "generation", "leased", "load", "messages", "ready", "scheduled"}
+)
+"""The headers of the columns of numbers, which end below each other."""
 
 
 class Listing:
@@ -286,7 +290,8 @@ class Listing:
         widths = self._widths(room)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for header, width in zip(self._headers, widths, strict=True):
-            table.add_column(header, width=width, no_wrap=True, overflow="ellipsis")
+            side: JustifyMethod = "right" if header in _NUMBERS else "left"
+            table.add_column(header, width=width, justify=side, no_wrap=True, overflow="ellipsis")
         for record in self._records:
             table.add_row(*map(Text, record))
         Console(width=max(room, _total(widths))).print(table)

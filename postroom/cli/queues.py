@@ -368,7 +368,10 @@ def enqueue(
                 deliver_at=delay, group=group, headers=headers_of(header),
             )  # fmt: skip
         if handle.inserted is False and not handle.replaced:
-            raise Error(f"there is a message {message_id!r} of that kind; nothing was changed")
+            raise Error(
+                f"there is a message {message_id!r} of that kind; nothing was changed: give "
+                "another --id, or none"
+            )
         if notation.as_json:
             print_json({"queue": name, "id": json_id(handle.id), "kind": kind})
         else:

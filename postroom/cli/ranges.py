@@ -94,7 +94,8 @@ def split_range(
 ) -> None:
     """Split the range of KEY, and print the range that begins there.
 
-    Nothing is copied, and the store serves meanwhile.
+    No values are copied, and the store serves meanwhile. If the range has a million messages of
+    queues that are not done, this may take a minute.
     """
     key_bytes = notation.read_key(key)
     with store.open_existing() as db, _listing() as listing:

@@ -451,7 +451,8 @@ class Administration:
     async def split(self, key: bytes) -> RangeInfo:
         """Split a range in two, and wait for it; return the range that begins at ``key`` then.
 
-        Nothing is copied, and the store serves meanwhile.
+        No values are copied, and the store serves meanwhile. If the range has a million messages
+        of queues that are not done, this may take a minute.
 
         Args:
             key: the first key of the new range.

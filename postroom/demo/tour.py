@@ -164,7 +164,10 @@ async def claim(db: postroom.aio.Database, path: Path) -> None:
     if await db.get(TOUR_KEY) is not None:
         return
     async for _ in db.scan(b"", None, limit=1):
-        raise Error(f"{str(path)!r} has somebody's data: give the demonstration another --path")
+        raise Error(
+            f"{str(path)!r} has other data than the demonstration's; nothing was changed: give "
+            "another --path"
+        )
     await db.put(TOUR_KEY, b'"made by postroom demo"')
 
 

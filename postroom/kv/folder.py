@@ -164,8 +164,8 @@ def prepare(folder: Path, *, create: bool) -> None:
             return
         if not create:
             raise errors.Invalid(
-                f"There is no store in {folder}; nothing was changed: check the path, or open it "
-                "so that it is created."
+                f"there is no store in {folder}; nothing was changed: check the path, or create a "
+                "store there"
             )
         if not folder.is_dir():
             folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

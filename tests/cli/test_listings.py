@@ -53,3 +53,21 @@ def test_a_text_that_has_room_is_not_cut(
     *_, record = printed(200, monkeypatch, capsys, "[bold]ship order 17[/bold]")
     assert "[bold]ship order 17[/bold]" in record
     assert "…" not in record
+
+
+def test_numbers_end_below_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with Listing("queue", "ready", "state") as out:
+        out.add("emails", "7", "paused")
+        out.add("invoices", "12345", "")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    ends = [
+        line.index(word) + len(word)
+        for line in lines
+        for word in (" 7 ", " 12345 ")
+        if word in line
+    ]
+    assert len(ends) == 2
+    assert ends[0] == ends[1]

@@ -460,7 +460,7 @@ def test_the_demonstration_leaves_foreign_stores_alone(tmp_path: Path, fresh: bo
     store = tmp_path / "store"
     with postroom.open(str(store)) as db:
         db.put(b"mine", b"x")
-    with pytest.raises(Error, match="somebody's data"):
+    with pytest.raises(Error, match="other data than the demonstration's"):
         asyncio.run(demonstrate(store, 10, fresh=fresh))
     with postroom.open(str(store)) as db:
         assert list(db.scan(b"", None)) == [(b"mine", b"x")]

@@ -58,7 +58,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
 @pytest.mark.parametrize("held", BEGUN.values(), ids=BEGUN)
 def test_the_remains_of_a_first_start_become_a_store(tmp_path: Path, held: dict[str, str]) -> None:
     fill(tmp_path / "store", held)
-    with pytest.raises(Invalid, match="There is no store"):
+    with pytest.raises(Invalid, match="there is no store"):
         LevelDBEngine.open(tmp_path / "store", create=False)
     assert files(tmp_path / "store") == held
     LevelDBEngine.open(tmp_path / "store").close()

@@ -122,7 +122,7 @@ def test_a_folder_held_by_another_program_with_the_same_library(
 
 
 def test_a_missing_store_is_made_only_on_request(on_disk: OnDisk, tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"There is no store in .*check the path"):
+    with pytest.raises(Invalid, match=r"there is no store in .*check the path"):
         on_disk.open(tmp_path / "a" / "b", create=False)
     assert not (tmp_path / "a").exists()
     on_disk.open(tmp_path / "a" / "b").close()

@@ -75,7 +75,8 @@ def _cron(expression: str, after: datetime.datetime, *, reverse: bool = False) -
         return CronSim(expression, after, reverse=reverse)
     except CronSimError as error:
         raise Invalid(
-            f"{expression!r} is no cron expression: {error}; nothing was changed"
+            f"{expression!r} is no cron expression ({error}); nothing was changed: write five "
+            "fields, such as '0 3 * * *'"
         ) from None
 
 
@@ -83,7 +84,10 @@ def _moment(timestamp: int, timezone: str) -> datetime.datetime:
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise Invalid(f"there is no time zone {timezone!r}; nothing was changed") from None
+        raise Invalid(
+            f"there is no time zone {timezone!r}; nothing was changed: give one such as "
+            "Europe/Berlin, or UTC"
+        ) from None
     return Timestamp(timestamp).datetime.astimezone(zone)
 
 
