@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from postroom.client.routing.local import ForRange
+from postroom.client.routing.merges import PAGES_BY_RANGE
 from postroom.client.sender import KnownRanges
 from postroom.errors import Error, Invalid
 from postroom.limits import LED_RANGES_A_STEP
@@ -309,7 +310,7 @@ class Replicas:
                 return self._first
             owner = self._spans.owner_of_all(concern)
             if owner is None:
-                raise self._wrong_range(concern)
+                raise self._wrong_range(concern, is_page=type(request) in PAGES_BY_RANGE)
             return owner
         if isinstance(concern, RangeIds):
             known = [self.hosted[id_].replica for id_ in concern.ids if id_ in self.hosted]
@@ -327,10 +328,16 @@ class Replicas:
             f"{len(self._replicas)} ranges; nothing was changed: ask that range"
         )
 
-    def _wrong_range(self, concern: KeySet) -> WrongRange:
-        """Return the error for keys that no range here contains all of, with what is known."""
+    def _wrong_range(self, concern: KeySet, *, is_page: bool = False) -> WrongRange:
+        """Return the error for keys that no range here contains all of, with what is known.
+
+        A client that asks for a page is told the first range and the last one. It asks range after
+        range, and would otherwise be told of all of them each time.
+        """
         spans = (*concern.spans, *((key, key + b"\x00") for key in concern.keys))
         known = [replica for span in spans for replica in self.by_span(*span)]
+        if is_page:
+            known = [*known[:1], *known[-1:]]
         return WrongRange(*(replica.bounds.descriptor for replica in dict.fromkeys(known)))
 
     def _try_get(self, _: bytes) -> Value | None:

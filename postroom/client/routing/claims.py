@@ -53,8 +53,13 @@ def turned(parts: Sequence[T], rotation: int) -> list[T]:
     """Return parts in their order, beginning with another one for each rotation."""
     if not parts:
         return []
-    first = zlib.crc32(rotation.to_bytes(8, "big")) % len(parts)
+    first = mixed(rotation) % len(parts)
     return [*parts[first:], *parts[:first]]
+
+
+def mixed(rotation: int) -> int:
+    """Return a number that looks like chance, whatever its remainder is taken by."""
+    return zlib.crc32(rotation.to_bytes(8, "big"))
 
 
 def left_to_ask(parts: Iterable[ClaimQueue], answer: Claimed) -> list[ClaimQueue]:

@@ -169,7 +169,7 @@ def _parts(request: Any, cache: RangeCache, rotation: int) -> list[Any]:
     if concern is Scope.WHOLE_STORE:
         asked = shared(request, len(cache))
         return [ForRange(each.range_id, asked) for each in cache] if len(cache) > 1 else []
-    return cut(request, concern, cache, rotation) if len(cache.owners(concern)) > 1 else []
+    return cut(request, concern, cache, rotation) if cache.are_several(concern) else []
 
 
 async def _claimed(

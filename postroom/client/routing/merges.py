@@ -30,14 +30,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from postroom.client.routing.changes import asked_until, complete_until, in_one_order
-from postroom.client.routing.claims import asks_one_range, joined_answers, turned
+from postroom.client.routing.claims import asks_one_range, joined_answers, mixed
 from postroom.client.routing.queue_merges import (
     joined_pages,
     known_result,
     shared_page,
     summed_stats,
 )
-from postroom.client.routing.range_cache import RangeCache
+from postroom.client.routing.range_cache import Piece, RangeCache
 from postroom.limits import STAGED_COUNTED_MAX, STAGED_UNFINISHED_MAX
 from postroom.messaging import due
 from postroom.messaging.bulk_requests import RecordsPage, ScanRecords, cursor_at
@@ -88,6 +88,8 @@ from postroom.ranges.whole_protections import BeStill, ProtectWhole, ReleaseWhol
 
 _PAGES: Final = frozenset({GetMany, ListDeadLetters, ListScheduled})
 """The requests for pages of which all parts are asked for, and have a share of the bytes each."""
+PAGES_BY_RANGE: Final = frozenset({ReverseScan, Scan, ScanRecords})
+"""The requests for pages of which each lies in one range."""
 _DUE_END: Final = RANGE_ID_BYTES + 8
 _LetterOrder: TypeAlias = tuple[bytes, bytes]
 _ScheduleOrder: TypeAlias = tuple[int, bytes, bytes]
@@ -109,14 +111,31 @@ def cut(request: Any, concern: KeySet, cache: RangeCache, rotation: int = 0) -> 
         cache: the known ranges.
         rotation: a number that changes, so that claims begin with other ranges.
     """
+    if concern.spans and asks_one_at_a_time(request):
+        piece = _asked_first(request, *concern.spans[0], cache, rotation)
+        return (
+            [] if piece is None else [request.narrowed(KeySet(spans=((piece.start, piece.end),)))]
+        )
     parts = cache.cut(concern)
-    if type(request) is ClaimQueue and asks_one_range(request):
-        parts = (turned(parts, rotation) if request.homes == EVERY_HOME else parts)[:1]
-    elif type(request) is Scan or type(request) is ScanRecords:
-        parts = parts[:1]
-    elif type(request) is ReverseScan:
-        parts = parts[-1:]
     return [shared(request.narrowed(each), len(parts)) for each in parts]
+
+
+def asks_one_at_a_time(request: Any) -> bool:
+    """Return whether ranges are asked one after the other, each after the answer of another."""
+    if type(request) is ClaimQueue:
+        return asks_one_range(request)
+    return type(request) in PAGES_BY_RANGE
+
+
+def _asked_first(
+    request: Any, start: bytes, end: bytes | None, cache: RangeCache, rotation: int
+) -> Piece | None:
+    """Return the piece of a span that is asked first; ``None``: the span has no keys."""
+    if type(request) is ReverseScan:
+        return cache.last_piece(start, end)
+    if type(request) is ClaimQueue and request.homes == EVERY_HOME:
+        return cache.piece_from(mixed(rotation))
+    return next(cache.pieces(start, end), None)
 
 
 def shared(request: Any, parts: int) -> Any:

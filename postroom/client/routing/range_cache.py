@@ -24,7 +24,7 @@ A node that is mistaken, or lies, must not keep a client busy:
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -183,16 +183,40 @@ class RangeCache:
         if at is not None and (end is None or at < end):
             yield Piece(at, end, None)
 
+    def last_piece(self, start: bytes, end: bytes | None) -> Piece | None:
+        """Return the last one of the pieces of ``[start, end)``; ``None``: there is none."""
+        at = len(self._starts) if end is None else bisect_left(self._starts, end)
+        lower = max(start, self._starts[at - 1]) if at else start
+        return max(self.pieces(lower, end), default=None, key=lambda piece: piece.start)
+
+    def piece_from(self, number: int) -> Piece:
+        """Return a piece of all keys that begins with a known range; another one for each number.
+
+        If no range is known, all keys are one piece.
+        """
+        start = self._starts[number % len(self._starts)] if self._starts else b""
+        return next(self.pieces(start, None))
+
     def owners(self, concern: KeySet) -> set[RangeDescriptor | None]:
-        """Return the ranges that contain a part of ``concern``; ``None`` among them: a gap.
+        """Return the ranges that contain a part of ``concern``; ``None`` among them: a gap."""
+        return set(self._owners(concern))
+
+    def are_several(self, concern: KeySet) -> bool:
+        """Return whether not all of ``concern`` lies in one range, or in gaps."""
+        owners = self._owners(concern)
+        first = next(owners, None)
+        return any(each != first for each in owners)
+
+    def _owners(self, concern: KeySet) -> Iterator[RangeDescriptor | None]:
+        """Yield the owner of each key and piece of ``concern``.
 
         An empty span belongs to the range of its start, at the nodes too.
         """
-        found = {self.owner(key) for key in concern.keys}
+        yield from map(self.owner, concern.keys)
         for start, end in concern.spans:
-            found.add(self.owner(start))
-            found.update(piece.descriptor for piece in self.pieces(start, end))
-        return found
+            yield self.owner(start)
+            for piece in self.pieces(start, end):
+                yield piece.descriptor
 
     def cut(self, concern: KeySet) -> list[KeySet]:
         """Cut keys and spans at the bounds of ranges; return the part in each, and in each gap.

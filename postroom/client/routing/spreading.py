@@ -315,7 +315,7 @@ def is_to_spread(call: RemoteCall, lanes: Lanes) -> bool:
         return False
     concern = request.concerns()
     if isinstance(concern, KeySet):
-        return len(lanes.cache.owners(concern)) > 1
+        return lanes.cache.are_several(concern)
     if type(call) is PartCall and call.range_id:
         return False
     return type(request) is ReleaseLocks or not lanes.cache.has_gap()

@@ -72,6 +72,10 @@ def test_the_cache_answers_like_a_plain_list(told: Kept, start: bytes, end: byte
     for each in kept:
         assert cache.by_id(each.range_id) == each
     pieces = list(cache.pieces(start, end))
+    assert cache.last_piece(start, end) == (pieces[-1] if pieces else None)
+    assert cache.are_several(KeySet(spans=((start, end),))) == (
+        len({piece.descriptor for piece in pieces}) > 1
+    )
     assert all(piece.descriptor in (*kept, None) for piece in pieces)
     if end is None or start < end:
         assert pieces[0].start == start
@@ -90,6 +94,20 @@ def test_the_cache_answers_like_a_plain_list(told: Kept, start: bytes, end: byte
     else:
         assert not pieces
         assert cache.owners(KeySet(spans=((start, end),))) == {owner}
+
+
+def test_pieces_of_all_keys_begin_with_other_ranges() -> None:
+    one, other = RangeDescriptor(1, b"", b"f", 1), RangeDescriptor(2, b"m", None, 1)
+    cache = known(one, other)
+    assert [cache.piece_from(number).descriptor for number in range(4)] == [one, other, one, other]
+    assert RangeCache().piece_from(7) == Piece(b"", None, None)
+
+
+def test_keys_of_two_gaps_are_not_of_several_ranges() -> None:
+    cache = known(RangeDescriptor(1, b"f", b"m", 1))
+    assert not cache.are_several(KeySet((b"a", b"z")))
+    assert cache.are_several(KeySet((b"a", b"g")))
+    assert cache.are_several(KeySet((b"a",), ((b"g", b"h"),)))
 
 
 def test_a_split_takes_the_place_of_the_range_before_it() -> None:
