@@ -243,7 +243,7 @@ def assemble_range(
         news=node.definitions, node_claims=node.replicas.claims, handed=node.handed_leases,
         seen_clients=node.seen_clients,
         forgets_strangers=options.rests_alone,
-        rouse=replica.rouse, serves=lambda: replica.serves,
+        rouse=replica.rouse, serves=lambda: replica.serves or options.rests_alone,
     )  # fmt: skip
     messaging = Messaging(
         replica, deliveries, executions, notes, environment,

@@ -99,6 +99,16 @@ def test_a_range_whose_lease_is_over_is_not_told_of(store: Store) -> None:
     assert told(store, b"a") == [b"a", b"n"]
 
 
+def test_a_claim_extends_no_lease_but_one_in_an_embedded_store() -> None:
+    store = Store(rests_alone=True)
+    queue = store.db.create_queue(Q)
+    for key in KEYS[1:]:
+        split(store, key)
+    queue.claim(1)
+    store.advance(LEASE_SECONDS + 1.0)
+    assert store.writes_of(lambda: queue.claim(1)) <= 2
+
+
 def test_a_range_whose_node_lags_is_not_told_of(store: Store) -> None:
     """Its queue may be another one of that name, which was dropped."""
     queues_at(store, b"n")._learning.knows = False

@@ -70,7 +70,8 @@ class QueueEnvironment:
             requests.
         waits: the requests that wait for credit, or for results.
         sleeps_until: until when the service sleeps, if it is not woken.
-        serves: returns whether the range has a lease that is not over.
+        serves: returns whether no other node can serve the range, which this one leads: its lease
+            is not over, or the store is embedded.
         is_prepared: returns whether a transaction over several ranges is prepared that changes what
             lies at a key: it is left alone.
     """
