@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from postroom.client.queues.placing import home_of_message, in_ranges
-from postroom.client.routing.claims import in_order, skipped
+from postroom.client.routing.claims import in_order, left_of
 from postroom.client.sender import Sender, post, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.messaging.queues.queries import ReadQueues
@@ -184,9 +184,9 @@ class _Round:
         """Go to the next span that may have something; return false if there is none."""
         homes = None if self._begun is None else not_asked(self._begun, self.asked)
         while homes is not None and self._begun is not None:
-            self.asked = homes
-            empty = skipped(homes[0], self._without)
-            if empty is None:
+            left = left_of(homes, self._without)
+            if left is not None:
+                self.asked = left
                 return True
-            homes = not_asked(self._begun, (homes[0], empty[1]))
+            homes = not_asked(self._begun, homes)
         return False

@@ -24,6 +24,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -65,12 +66,15 @@ def mixed(rotation: int) -> int:
 def left_to_ask(parts: Iterable[ClaimQueue], answer: Claimed) -> list[ClaimQueue]:
     """Return the parts of a claim whose ranges may have something for it, or have given it some.
 
+    Others are parts of ranges that the node leads which has answered, as a whole. A part of which
+    it leads less has to be asked for: its range was split, and another node may lead the rest.
+
     Args:
         parts: the parts that were not asked yet.
         answer: the answer to another part.
     """
     without = in_order(answer.without)
-    return [part for part in parts if part.again or skipped(part.homes[0], without) is None]
+    return [part for part in parts if part.again or left_of(part.homes, without) is not None]
 
 
 def in_order(spans: Iterable[HomeSpan]) -> list[HomeSpan]:
@@ -78,11 +82,22 @@ def in_order(spans: Iterable[HomeSpan]) -> list[HomeSpan]:
     return sorted(spans, key=_START)
 
 
-def skipped(home: bytes, without: Sequence[HomeSpan]) -> HomeSpan | None:
-    """Return the span that contains a home, if one of these does, which are in order."""
-    before = bisect_right(without, home, key=_START)
-    start, end = without[before - 1] if before else (b"", b"")
-    return (start, end) if end is None or home < end else None
+def left_of(homes: HomeSpan, without: Sequence[HomeSpan]) -> HomeSpan | None:
+    """Return what is left of a span of homes behind others with nothing; ``None``: nothing is.
+
+    Args:
+        homes: the span.
+        without: those with nothing, in order.
+    """
+    start, end = homes
+    first = max(bisect_right(without, start, key=_START) - 1, 0)
+    for empty, until in islice(without, first, None):
+        if empty > start:
+            break
+        if until is None or (end is not None and until >= end):
+            return None
+        start = max(start, until)
+    return start, end
 
 
 def at_once(part: ClaimQueue) -> ClaimQueue:

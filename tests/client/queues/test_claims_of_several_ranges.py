@@ -18,6 +18,7 @@ from postroom.client.queues.placing import (
     homes,
     in_ranges,
 )
+from postroom.client.routing.claims import in_order, left_of
 from postroom.errors import Unavailable
 from postroom.messaging.queues.queries import FindHomes, FoundHome
 from postroom.messaging.queues.requests import (
@@ -118,6 +119,21 @@ def test_a_claim_passes_over_ranges_that_are_told_to_have_nothing(
     assert len(found) == sum(ready)
     with_any = len([each for each in ready if each])
     assert len(sender.asked) <= 2 * with_any + 1
+
+
+STARTS = [b"%c" % letter for letter in b"abcdefgh"]
+
+
+@given(st.integers(0, 7), st.integers(1, 8), st.permutations(range(8)), st.integers(0, 8))
+def test_ranges_with_nothing_are_passed_over_at_the_begin_of_a_span(
+    first: int, number: int, numbers: list[int], empty: int
+) -> None:
+    spans: list[HomeSpan] = [*zip(STARTS, [*STARTS[1:], None], strict=True)]
+    asked = spans[first:][:number]
+    without = [spans[each] for each in numbers[:empty]]
+    left = [each for each in asked if each not in without]
+    expected = (left[0][0], asked[-1][1]) if left else None
+    assert left_of((asked[0][0], asked[-1][1]), in_order(without)) == expected
 
 
 @given(st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=6), st.integers(0, 6))

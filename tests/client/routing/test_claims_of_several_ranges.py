@@ -441,3 +441,24 @@ def test_a_claim_waits_at_once_if_no_other_range_has_anything() -> None:
     world.to(first).answer(only(claims_at(world, first)), nothing)
     assert with_a_claim(world) == [*PIECES]
     assert not call.done
+
+
+def test_a_claim_asks_a_range_of_which_only_a_part_is_told_to_have_nothing() -> None:
+    """The range was split: another node may lead the rest, and be unknown."""
+    world = three()
+    call = world.ask(a_claim())
+    (first,) = with_a_claim(world)
+    others = {each for each in PIECES if each != first}
+    nothing = Claimed([], without=[(PIECES[each][0], PIECES[each][0] + b"!") for each in others])
+    world.to(first).answer(only(claims_at(world, first)), nothing)
+    assert {*answer_with_nothing(world)} == others
+    assert not call.done
+
+
+def test_a_claim_passes_over_a_range_whose_parts_have_nothing() -> None:
+    world = three()
+    world.ask(a_claim())
+    (first,) = with_a_claim(world)
+    nothing = Claimed([], without=[(b"h", None), (b"", b"e"), (b"e", b"h")])
+    world.to(first).answer(only(claims_at(world, first)), nothing)
+    assert with_a_claim(world) == [*PIECES]
