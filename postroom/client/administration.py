@@ -52,7 +52,7 @@ class Administration:
         self,
         sender: Sender,
         codec: Packing,
-        status: Callable[[], Awaitable[Status]],
+        status: Callable[[Sender], Awaitable[Status]],
         close: Callable[[], Awaitable[None]],
     ) -> None:
         self._sender = sender
@@ -470,7 +470,7 @@ class Administration:
 
     async def status(self) -> Status:
         """Return the status of the store: sums over all messages, the leader, and the services."""
-        return await self._status()
+        return await self._status(self._sender)
 
     async def close(self) -> None:
         """Wait for calls under way, then close the store.

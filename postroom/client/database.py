@@ -420,7 +420,7 @@ class CoreDatabase(
             rights: those that ``access.rights`` returns.
         """
         sender = LimitedSender(self._sender, rights)
-        status = limited_status(sender, ReadCounters(), self._status)
+        status = limited_status(sender, self._sender, ReadCounters(), self._status)
         return type(self)(sender, self.codec, status, self._close)
 
     def as_a(self, subclass: type[D]) -> D:

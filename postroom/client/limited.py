@@ -71,12 +71,22 @@ class LimitedSender:
 
 
 def limited_status(
-    sender: LimitedSender, request: Request, status: Callable[[], Awaitable[Status]]
-) -> Callable[[], Awaitable[Status]]:
-    """Return the reader of the status for a client that needs the rights of ``request`` for it."""
+    sender: LimitedSender,
+    full: Sender,
+    request: Request,
+    status: Callable[[Sender], Awaitable[Status]],
+) -> Callable[[Sender], Awaitable[Status]]:
+    """Return the reader of the status for a client that needs the rights of ``request`` for it.
 
-    async def read() -> Status:
+    Args:
+        sender: the sender of the client, which checks the right.
+        full: the sender of this process, which reads it.
+        request: the request that the client must have the right to.
+        status: the reader for this process.
+    """
+
+    async def read(_: Sender) -> Status:
         sender.check(request)
-        return await status()
+        return await status(full)
 
     return read

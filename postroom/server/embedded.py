@@ -17,6 +17,7 @@ from postroom.client import arguments
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
+from postroom.client.sender import Sender
 from postroom.client.values import Status, position_infos, service_infos, storage_info
 from postroom.kv.clock import SystemClock, TimeSource, Timestamp
 from postroom.kv.engine import Engine
@@ -135,10 +136,10 @@ class _StatusReader:
         self._driver = driver
         self._path = str(path)
 
-    async def __call__(self) -> Status:
-        """Return the present state of the store."""
-        counters = await self._driver.send(ReadCounters())
-        positions = await self._driver.send(ReadPositions())
+    async def __call__(self, sender: Sender) -> Status:
+        """Return the present state of the store, which a sender of this process asks."""
+        counters = await sender.send(ReadCounters())
+        positions = await sender.send(ReadPositions())
         node = self._driver.node
         now = self._driver.now()
         return Status(

@@ -60,7 +60,7 @@ class Store:
         return blocking.CoreDatabase(self.driver, self._client(codec))
 
     @staticmethod
-    async def _no_status() -> Any:
+    async def _no_status(_: Any) -> Any:
         raise NotImplementedError
 
     def _random(self) -> Random:

@@ -84,7 +84,7 @@ class Threaded:
         self._go_on = threading.Event()
 
     @staticmethod
-    async def _status() -> Any:
+    async def _status(_: Any) -> Any:
         raise NotImplementedError
 
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:

@@ -64,5 +64,5 @@ async def connect(addresses: Sequence[str], randomness: Random, history: History
         await sender.abandon()
         raise
     return CoreDatabase(
-        sender, resolve(None), partial(cluster_status, sender, addresses), sender.close
+        sender, resolve(None), partial(cluster_status, addresses=addresses), sender.close
     )

@@ -126,7 +126,7 @@ class DatabaseOverStreams(Streams):
         self.monotonic = nodes.clock.monotonic
         self._pauses: list[_Waiting] = []
         sender: Any = self
-        self.db = CoreDatabase(sender, resolve(None), _never, _never)
+        self.db = CoreDatabase(sender, resolve(None), _no_status, _never)
         self.ask(Now())
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> _Waiting:
@@ -169,6 +169,10 @@ class DatabaseOverStreams(Streams):
         for each in running:
             each.go_on()
         return all(each.done for each in running)
+
+
+async def _no_status(_: Any) -> Any:
+    raise NotImplementedError
 
 
 async def _never() -> Any:

@@ -101,7 +101,7 @@ class Tasks:
         """Return the database whose requests go through ``sender``."""
         self._senders.append(sender)
 
-        async def status() -> Status:
+        async def status(_: Any) -> Status:
             counters = await sender.send(ReadCounters())
             return Status(":simulated:", 1, 0, 0, Timestamp(now()), 0, counters)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import urllib.error
@@ -53,6 +54,14 @@ def test_pages_of_an_application_that_serves_its_store_use_its_socket(folder: Pa
         address = free_address()
         with running("web", "--path", str(folder), "--listen", address, "--payloads"):
             assert "of the application" in page(address, "/key?key=key")
+
+
+def test_the_state_of_a_connected_store_has_a_page(folder: Path) -> None:
+    with postroom.open(folder, serve="unix:"):
+        address = free_address()
+        with running("web", "--path", str(folder), "--listen", address):
+            for path in ("/api/overview", "/api/cluster"):
+                assert json.loads(page(address, path))["status"]["node_id"] == 1
 
 
 def test_a_folder_whose_name_is_too_long_for_a_socket_has_pages_nevertheless(

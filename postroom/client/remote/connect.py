@@ -72,7 +72,7 @@ def connect(  # noqa: PLR0913 - each argument is an option
     randomness = _randomness()
     sender = ThreadSender(lambda: AsyncioSender(nodes, tls, token, randomness, timeout), randomness)
     sender.start(functools.partial(_reach, patience))
-    status = functools.partial(cluster_status, sender, nodes)
+    status = functools.partial(cluster_status, addresses=nodes)
     return blocking.CoreDatabase(
         sender, asynchronous.CoreDatabase(sender, values, status, sender.close)
     )
@@ -133,7 +133,7 @@ async def connect_on_behalf(  # noqa: PLR0913 - each argument is an option
         sender.abort()
         await sender.close()
         raise
-    status = functools.partial(cluster_status, sender, nodes)
+    status = functools.partial(cluster_status, addresses=nodes)
     return asynchronous.CoreDatabase(sender, values, status, sender.close)
 
 

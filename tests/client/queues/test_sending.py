@@ -38,11 +38,14 @@ def sender() -> FakeSender:
 
 @pytest.fixture
 def db(sender: FakeSender) -> blocking.CoreDatabase:
+    async def no_status(_: Any) -> Any:
+        raise NotImplementedError
+
     async def never() -> Any:
         raise NotImplementedError
 
     return blocking.CoreDatabase(
-        sender, asynchronous.CoreDatabase(sender, resolve("msgpack"), never, never)
+        sender, asynchronous.CoreDatabase(sender, resolve("msgpack"), no_status, never)
     )
 
 
