@@ -114,7 +114,7 @@ class Messaging:
             TrailKeeping(range_id, replica.bounds, replica.stored.free_bytes),
         ):
             each.register(self._registry)
-        self.rider, self.hear = self.queues, environment.answer_woken
+        self.rider, self.hear = self.queues.steps, environment.answer_woken
         replica.join(self, self)
         if not is_general_only:
             replica.usual_way = UsualEvaluator(

@@ -120,7 +120,7 @@ class UsualEvaluator:
         self._outboxes = outboxes
         self._claims = inboxes.claims
         self._arrived = inboxes.arrived
-        self._queues = queues
+        self._queues, self._steps = queues, queues.steps
 
     def propose(
         self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
@@ -147,7 +147,7 @@ class UsualEvaluator:
             batch.outboxes = self._outboxes
         try:
             batch.commit_all(calls, taken, timestamp, share)
-            if batch.notes or self._queues.is_wanted or not share.is_all:
+            if batch.notes or self._steps.is_wanted or not share.is_all:
                 return batch.begun(self._range_id, timestamp)
             return self._complete(batch)
         except (_Unusual, EngineFailed, BlockDamaged, msgspec.DecodeError):

@@ -445,7 +445,7 @@ def _services(
         "outgoing": sending.run,
         "attempts": lambda: messaging.attempts.run(upkeep),
         "slots": asker.run,
-        "queues": Advancer(queues, upkeep, made.advances).run,
+        "queues": Advancer(queues.steps, upkeep, made.advances).run,
         "collector": collector.run,
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(hosted, replica.group, hosted.nodes_changed).run,
@@ -453,5 +453,5 @@ def _services(
         "transactions": transactions.run,
         "split by size": growth.run,
         **(_services_of_root(hosted, node, made) if hosted.is_root else {}),
-    }, {"queues": queues.trouble}, {"queues": queues.note, "split": splits.note},
+    }, {"queues": queues.steps.trouble}, {"queues": queues.note, "split": splits.note},
     hosted.wake_ups)  # fmt: skip

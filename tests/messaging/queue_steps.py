@@ -144,13 +144,14 @@ def let_idle(queues: RangeQueues) -> None:
 
 def seen(queues: RangeQueues) -> list[Any]:
     """Return the memory of the queues of a range, to be compared."""
-    agenda = queues._agenda
+    steps = queues.steps
+    agenda = steps._agenda
     lines = (agenda._by_timestamp, agenda._by_wall, agenda._by_time, agenda._polls)
     plans = [(each.first(), each.of("q"), each.of("p")) for each in lines]
     managers = [_seen(manager) for manager in queues._by_name.values()]
-    looks = [manager.name for manager in queues._to_look]
-    fired = [manager.name for manager in queues._fired]
-    return [managers, looks, fired, queues.is_wanted, list(agenda._due), plans]
+    looks = [manager.name for manager in steps._to_look]
+    fired = [manager.name for manager in steps._fired]
+    return [managers, looks, fired, steps.is_wanted, list(agenda._due), plans]
 
 
 def _seen(manager: Manager) -> list[Any]:

@@ -26,7 +26,7 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("if applied.pending_updates:", "if False:"),
     ("parts.committer.may_have_to_wait or ", ""),
     ("if batch.notes or self._queues", "if self._queues"),
-    (" or self._queues.is_wanted", ""),
+    (" or self._steps.is_wanted", ""),
     (" or not share.is_all", ""),
     ("                manager.was_asked_for = True", "                pass"),
     ("batch.after.append(partial(self._arrived, batch.first))", NOTHING),

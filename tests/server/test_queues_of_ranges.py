@@ -10,7 +10,7 @@ import pytest
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
 from postroom.messaging.queues.learning import Learning, learned_version
-from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.range_steps import RangeSteps
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     ClaimSelection,
@@ -156,7 +156,7 @@ def test_ranges_that_have_learned_of_all_queues_write_nothing(store: Store) -> N
     before = [hosted(store, each).replica.state.applied_index() for each in ranges(store)]
     store.advance(1.0)
     for each in ranges(store):
-        assert not hosted(store, each).messaging.queues.is_due()
+        assert not hosted(store, each).messaging.queues.steps.is_due()
     after = [hosted(store, each).replica.state.applied_index() for each in ranges(store)]
     assert before == after
 
@@ -180,7 +180,7 @@ def test_a_queue_that_is_dropped_before_a_split_is_emptied_in_both_halves() -> N
     for key in KEYS:
         enqueue(store, key)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RangeQueues, "_empty_some", lambda *_: False)
+        patch.setattr(RangeSteps, "_empty_some", lambda *_: False)
         commit(store, DropQueue(Q))
         split(store, b"m")
         assert bodies(store) == 3

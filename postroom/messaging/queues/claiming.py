@@ -27,7 +27,13 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.news import DefinitionNews
 from postroom.messaging.queues.node_claims import NodeClaim, NodeClaims
 from postroom.messaging.queues.places import is_named_by, leased_message
-from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
+from postroom.messaging.queues.requests import (
+    Attempt,
+    Claimed,
+    ClaimQueue,
+    QueueDefinition,
+    StoredQueueMessage,
+)
 from postroom.messaging.queues.waits import CreditToken, TokenWaits
 from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.evaluation import Evaluation, MustWait, View
@@ -330,11 +336,19 @@ class Claiming:
         else:
             self._holds_nothing(manager, client)
 
-    def forget(self, manager: Manager) -> None:
-        """Forget the holders of messages of a queue that is dropped, or set aside.
+    def refuse(
+        self, definition: QueueDefinition, manager: Manager | None, refusal: Exception
+    ) -> None:
+        """Refuse the claims on a queue that is dropped, or set aside, and end its memory."""
+        self.environment.waits.wake_results(definition.name)
+        if manager is not None:
+            self._forget(manager)
+            manager.end(refusal)
+        self.environment.node_claims.refuse_queue(definition.name, definition.number, refusal)
+        self.environment.wake()
 
-        Its consumers without credit are woken: they are told what became of it.
-        """
+    def _forget(self, manager: Manager) -> None:
+        """Forget the holders of messages; wake the consumers without credit, to be refused."""
         for client in manager.leases.clients():
             self._holds_nothing(manager, client)
         for consumer in manager.leases.consumers:

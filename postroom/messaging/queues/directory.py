@@ -103,7 +103,9 @@ class Directory:
         self.is_root = range_id == ROOT_ID
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._news, self._wake_up = environment.news, environment.wake
-        self.learning = Learning(range_id, environment.news, environment.wake_tokens)
+        self.learning = Learning(
+            range_id, environment.news, environment.wake_tokens, environment.node_claims
+        )
         self._host = host
         self._begin = begin
         self._on_dropped = on_dropped
@@ -418,7 +420,7 @@ class Directory:
         self.defined[definition.name] = definition
         self.by_name[definition.name] = manager
         # Notes of the same proposal took effect before it had a name to be planned by.
-        self._host.wake_by(manager, self._host.monotonic())
+        self._host.steps.wake_by(manager, self._host.monotonic())
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
         self.check_root(f"the queue {request.name!r} was not changed")

@@ -192,7 +192,7 @@ class Firing:
     def _free_later(self, group: str, seconds: float) -> None:
         deadline = self._now + seconds
         self._manager.freed_at.set(group, deadline)
-        self._manager.host.wake_by(self._manager, deadline)
+        self._manager.steps.wake_by(self._manager, deadline)
 
     def _lease(self, waiter: WaitingClaim, key: bytes, entry: Entry) -> bool:
         """Fire a message for a claim; return `False` if it is too large to join the others."""

@@ -276,7 +276,7 @@ def _add(manager: Manager, changes: dict[Change, int]) -> QueueCounts:
     try:
         return counters.add_changes(manager.name, manager.counted, changes)
     except StoreCorrupted as error:
-        manager.host.set_aside(damaged(manager.name, "its record of counters", error))
+        manager.steps.set_aside(damaged(manager.name, "its record of counters", error))
         raise Unavailable(
             f"the queue {manager.name!r} was found to be damaged, and is set aside; nothing was "
             "changed: try again"

@@ -21,6 +21,7 @@ from postroom.messaging.queues.definitions import (
     encode_version,
 )
 from postroom.messaging.queues.news import DefinitionNews, QueueListener
+from postroom.messaging.queues.node_claims import NodeClaims
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
@@ -53,6 +54,7 @@ class Learning:
         range_id: the id of the range.
         news: the definitions that its node has heard of.
         wake_tokens: lets requests go on that wait for tokens, such as this object.
+        node_claims: the claims at the node, which may wait for what is learned.
 
     Attributes:
         version: the version that the range has learned.
@@ -60,9 +62,13 @@ class Learning:
     """
 
     def __init__(
-        self, range_id: int, news: DefinitionNews, wake_tokens: Callable[[list[object]], None]
+        self,
+        range_id: int,
+        news: DefinitionNews,
+        wake_tokens: Callable[[list[object]], None],
+        node_claims: NodeClaims,
     ) -> None:
-        self._wake_tokens = wake_tokens
+        self._wake_tokens, self._node_claims = wake_tokens, node_claims
         self._range_id = range_id
         self._is_root = range_id == ROOT_ID
         self._key = keys.record_key(range_id, DEFINITIONS_RECORD)
@@ -143,12 +149,14 @@ class Learning:
         return self._is_behind and self._news.version >= self.version
 
     def learn(self, ctx: Evaluation, take: TakeQueue) -> int:
-        """Learn the news that there are; return the version that the range knows then.
+        """Learn the news, if there are any; return the version that the range knows then.
 
         Args:
             ctx: the proposal. Once it is applied, the queues of the range change.
             take: takes the queues that have changed.
         """
+        if not self.has_news:
+            return self.version
         news, version = self._news, self._news.version
         found = [
             (name, news.by_name.get(name), news.unreadable.get(name)) for name in self._changed
@@ -170,3 +178,4 @@ class Learning:
                 self._changed.pop(each[0], None)
             take(*each)
         self._wake_tokens([self])
+        self._node_claims.learned(self._range_id)

@@ -153,8 +153,8 @@ class Speculation:
         manager.wishes.begin_again()
         self.taken.clear()
         self._ctx = None
-        manager.host.look_at(manager)
-        manager.host.plan(manager)
+        manager.steps.look_at(manager)
+        manager.steps.plan(manager)
 
 
 LATENESS_KEPT: Final = 1000
@@ -228,7 +228,7 @@ class Manager:
             settings.cache_size, ordered=self.ordered, on_left_out=self.wishes.left_out
         )
         self.speculation = Speculation(self)
-        self.host = host
+        self.host, self.steps = host, host.steps
         self.departures = host.departures
         self.first_due = 0
         self.first_moment = 0
@@ -331,8 +331,8 @@ class Manager:
         self._change_bucket()
         self.group_buckets.change(definition.settings.group_max_rate, self.host.monotonic())
         self.ready.free_all()
-        self.host.look_at(self)
-        self.host.wake_by(self, self.host.monotonic())
+        self.steps.look_at(self)
+        self.steps.wake_by(self, self.host.monotonic())
 
     def keeps_order_in(self, group: str) -> bool:
         """Return whether the messages of a group are in order. Those without a group are not."""
@@ -407,12 +407,12 @@ class Manager:
         # All other changes that make something due earlier call `wake_by`.
         if planned != self._planned:
             self._planned = planned
-            self.host.plan(self)
+            self.steps.plan(self)
 
     def commit(self, ctx: Evaluation) -> None:
         """Commit the speculation of an evaluation, which may have written nothing here."""
         if self.speculation.commit_if(ctx):
-            self.host.plan(self)
+            self.steps.plan(self)
 
     # --- limits
 
@@ -428,7 +428,7 @@ class Manager:
             tokens = self.bucket.available(now)
             if not tokens:
                 self.try_again_at = self.bucket.next_at(now)
-                self.host.wake_by(self, self.try_again_at)
+                self.steps.wake_by(self, self.try_again_at)
             allowed = min(allowed, tokens)
         return max(allowed, 0)
 
@@ -440,8 +440,8 @@ class Manager:
             self.uses[limit].note(slots.usable)
         if limit == "rate":
             self._take_shares(slots.usable - before.usable)
-        self.host.look_at(self)
-        self.host.plan(self)
+        self.steps.look_at(self)
+        self.steps.plan(self)
 
     def _take_shares(self, more: int) -> None:
         """Change the rate; of new shares, no token is there before all have had time for one.
@@ -465,20 +465,20 @@ class Manager:
             self.uses["rate"].note(self.slots["rate"].usable)
         due = self._slots_due()
         if due is not None:
-            self.host.wake_by(self, due)
+            self.steps.wake_by(self, due)
 
     def starve(self) -> None:
         """Note that claims need slots; those that do not wait do so for a moment."""
         if not self.starves_until:
             self.starves_until = self.try_again_at = self.host.monotonic() + PATIENCE_SECONDS
-            self.host.wake_by(self, self.starves_until)
+            self.steps.wake_by(self, self.starves_until)
 
     def get_none(self) -> None:
         """Let claims that do not wait be answered, now and for a moment: there are no slots."""
         self.gets_none_until = self.host.monotonic() + NONE_SECONDS
         if self.starves_until:
             self.starves_until = 0.0
-            self.host.look_at(self)
+            self.steps.look_at(self)
 
     def _slots_due(self) -> float | None:
         """Return when slots are counted anew, or go back; ``None``: never."""
@@ -538,9 +538,9 @@ class Manager:
             is_answered: whether the claim is answered if there are none, too.
         """
         if self.counted.ready or self.counted.scheduled:
-            self.host.poll(self)
+            self.steps.poll(self)
         if is_answered or not self.ready.is_complete or len(self.ready):
-            self.host.look_at(self)
+            self.steps.look_at(self)
 
     def _headers(self, entry: Entry) -> Headers:
         ctx = self.speculation.ctx
@@ -558,7 +558,7 @@ class Manager:
         for each in attempts:
             self.to_give_back.setdefault(each, why)
         self._gives_back_at = 0.0
-        self.host.wake_by(self, self.host.monotonic())
+        self.steps.wake_by(self, self.host.monotonic())
 
     def gave_back(self, names: list[AttemptName], put_off: list[AttemptName]) -> None:
         """Note that attempts were given back; those that were put off come behind all others."""
@@ -577,12 +577,12 @@ class Manager:
             return  # it was taken by the same proposal
         self.offer(key, entry)
         if not self.speculation.has_fired:
-            self.host.look_at(self)
+            self.steps.look_at(self)
 
     def run_added(self, _: bytes, placed: list[Placed]) -> None:
         """Add ready messages of one group; see ``note_ready``."""
         if self._offer_all(placed) and not self.speculation.has_fired:
-            self.host.look_at(self)
+            self.steps.look_at(self)
 
     def _offer_all(self, placed: list[Placed]) -> bool:
         """Offer ready messages of one group that this proposal has not taken.
@@ -619,7 +619,7 @@ class Manager:
         """Free a group whose head may be fired at another time than expected."""
         self.freed_at.cancel(group)
         self.ready.free(group)
-        self.host.look_at(self)
+        self.steps.look_at(self)
 
     def scheduled_added(self, due: int, now: int) -> None:
         """Note that a message was scheduled, due at ``due``."""
@@ -628,7 +628,7 @@ class Manager:
         else:
             self.first_due = times.earliest(self.first_due, due)
         seconds = seconds_until(times.look_at(due, now, self.host.by_wall), now)
-        self.host.wake_by(self, self.host.monotonic() + seconds)
+        self.steps.wake_by(self, self.host.monotonic() + seconds)
         line = due >= times.MOMENT
         self._heads[line] = min(self._heads[line], self.layout.scheduled + due.to_bytes(8, "big"))
 
@@ -645,7 +645,7 @@ class Manager:
     def leases_added(self, holding: LeasedHolding, _: object) -> None:
         """Add a holding: messages fired for one claim, or one message that is held longer."""
         self.leases.add(holding)
-        self.host.wake_by(self, holding.deadline)
+        self.steps.wake_by(self, holding.deadline)
 
     def lease_removed(self, locator: Locator, _: object) -> None:
         """Remove the lease of a message."""
@@ -657,7 +657,7 @@ class Manager:
         for group in groups:
             self.ready.free(group)
         if groups and self._is_limited(len(locators)):
-            self.host.look_at(self)
+            self.steps.look_at(self)
         if not self.host.bounds.is_whole and self.slots["concurrency"].owned:
             self.use_slots()
 
@@ -712,7 +712,7 @@ class Manager:
         """Note that a periodic schedule was set."""
         if not self.next_tick or tick < self.next_tick:
             self.next_tick = tick
-        self.host.wake_by(self, self.host.monotonic())
+        self.steps.wake_by(self, self.host.monotonic())
 
     def ticked(self, next_tick: int, _: object) -> None:
         """Set the next tick after the messages of the due ones were enqueued."""
@@ -734,10 +734,10 @@ class Manager:
         """Free the groups whose time has come, and the queue if its rate allows a message again."""
         for group in self.freed_at.take_due(now):
             self.ready.free(group)
-            self.host.look_at(self)
+            self.steps.look_at(self)
         if self.try_again_at is not None and self.try_again_at <= now:
             self.try_again_at = None
-            self.host.look_at(self)
+            self.steps.look_at(self)
 
     # --- time
 
@@ -763,7 +763,7 @@ class Manager:
             self.find_first_due(stored)
         if self.counted.ready:
             self.ready.forget()
-            self.host.look_at(self)
+            self.steps.look_at(self)
 
     @property
     def _is_polled(self) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
+from postroom.messaging.queues.maintenance import LearnDefinitions
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
@@ -217,8 +218,8 @@ class Queues:
 def queues_of(node: Node) -> RangeQueues:
     """Return the queues of a node's range."""
     commands = node.root.replica.registry.commands
-    advance: Any = next(each for kind, each in commands.items() if kind.__name__ == "AdvanceQueues")
-    queues: RangeQueues = advance.__self__
+    learn: Any = commands[LearnDefinitions]
+    queues: RangeQueues = learn.__self__
     return queues
 
 

@@ -242,7 +242,7 @@ def test_a_queue_that_is_gone_holds_no_message(queues: Queues, is_damaged: bool)
     in_hand = queues.claim_request(0, in_hand=[attempt(message)], wait=True)
     waiting = queues.start(in_hand)
     if is_damaged:
-        queues.range_queues.set_aside(QueueDamaged(Q, "a test"))
+        queues.range_queues.steps.set_aside(QueueDamaged(Q, "a test"))
         queues.store.driver.settle()
     else:
         queues.drop()

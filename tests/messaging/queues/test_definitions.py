@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postroom.errors import Invalid
-from postroom.messaging.queues import range_queues
+from postroom.messaging.queues import range_steps
 from postroom.messaging.queues.requests import CreateQueue, DropQueue, QueueSettings
 from postroom.ranges import proposer
 from tests.messaging.queues.harness import Q, Queues
@@ -180,7 +180,7 @@ def test_many_large_queues_are_dropped_at_once(monkeypatch: pytest.MonkeyPatch) 
         queues.enqueue(*[b""] * 100, name=name, key=b"k" * 100)
     queues.create()
     monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 100_000)
-    monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 30_000)
+    monkeypatch.setattr(range_steps, "UPKEEP_BYTES", 30_000)
     queues.commit(*map(DropQueue, names))
     queues.pass_time(1)
     assert not queues.range_queues._dropped
@@ -200,7 +200,7 @@ def test_messages_with_long_keys_are_purged_in_as_many_proposals_as_it_takes(
         queues.enqueue(*[b""] * 20, key=b"k" * 200)
         queues.acknowledge(*queues.claim(20))
     monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 100_000)
-    monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 30_000)
+    monkeypatch.setattr(range_steps, "UPKEEP_BYTES", 30_000)
     queues.pass_time(200)
     assert queues.stats().purged == 240
     assert queues.stored() == {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroom.messaging.queues import firing, range_queues
+from postroom.messaging.queues import firing, range_steps
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges import proposer
@@ -114,7 +114,7 @@ def test_waiting_consumers_of_many_queues_are_served_by_several_commands(
         queues.create(name, batch_size=100)
         queues.enqueue(*[b""] * 50, name=name, key=b"k" * 200)
     monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 60_000)
-    monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 20_000)
+    monkeypatch.setattr(range_steps, "UPKEEP_BYTES", 20_000)
     monkeypatch.setattr(firing, "UPKEEP_BYTES", 20_000)
     claims: list[Any] = []
 

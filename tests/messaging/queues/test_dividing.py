@@ -20,7 +20,7 @@ from postroom.messaging import images
 from postroom.messaging.image_entries import COUNTERS_NAME
 from postroom.messaging.queues.dividing import COPIED_BYTES, _Index
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueStats
-from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.range_steps import RangeSteps
 from postroom.messaging.queues.records import index_in_use
 from postroom.messaging.queues.requests import (
     EVERY_HOME,
@@ -68,16 +68,16 @@ def test_each_half_has_what_belongs_to_its_keys(
     path = FOLDER / f"{name}.txt"
     expected = path.read_text()
     stage = Stage()
-    empty = RangeQueues._empty_some
+    empty = RangeSteps._empty_some
 
-    def empty_some(queues: RangeQueues, ctx: Evaluation, _: int, now: float) -> bool:
+    def empty_some(steps: RangeSteps, ctx: Evaluation, _: int, now: float) -> bool:
         if not stage.emptied_max:
             return False
         most = stage.emptied_max
         stage.emptied_max = most if most == ALL else 0
-        return empty(queues, ctx, most, now)
+        return empty(steps, ctx, most, now)
 
-    monkeypatch.setattr(RangeQueues, "_empty_some", empty_some)
+    monkeypatch.setattr(RangeSteps, "_empty_some", empty_some)
     played = "".join(f"{stage.play(line)}\n" for line in expected.splitlines())
     stage.store.node.close()
     if request.config.getoption("--rewrite"):

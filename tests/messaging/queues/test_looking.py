@@ -8,7 +8,7 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
-from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.range_steps import RangeSteps
 from postroom.messaging.queues.requests import ClaimSelection
 from postroom.ranges.requests import Put
 from tests.messaging.queues.harness import Queues
@@ -52,8 +52,8 @@ def test_a_claim_is_given_what_is_due_though_the_service_had_no_turn_since(
     queues = Queues()
     queues.create(order=order)
     queues.enqueue(b"x", group="g", after=5)
-    monkeypatch.setattr(RangeQueues, "is_due", lambda _: False)
-    monkeypatch.setattr(RangeQueues, "seconds_left", lambda _: math.inf)
+    monkeypatch.setattr(RangeSteps, "is_due", lambda _: False)
+    monkeypatch.setattr(RangeSteps, "seconds_left", lambda _: math.inf)
     queues.pass_time(6)
     claim = queues.start(queues.claim_request())
     queues.commit(Put(b"key", b"value"))

@@ -191,7 +191,7 @@ def test_a_message_held_by_a_transaction_goes_back_under_the_next_leader(queues:
     range_queues = queues.range_queues
     range_queues.restart(queues.store.driver.node.engine)
     assert queues.counts()["leased"] == 1
-    range_queues._claiming.release(transaction)
+    range_queues.claiming.release(transaction)
     queues.pass_time(1)
     assert "leased" not in queues.counts()
 
@@ -235,6 +235,6 @@ def test_a_client_that_goes_with_many_large_messages_does_not_stop_the_queue(
         queues.enqueue(bytes(1 << 20), name="mortal")
     for _ in range(10):
         queues.claim(100, name="mortal", wait=False, consumer=queues.consumer(1, b"stranger"))
-    queues.range_queues._claiming.client_gone(b"stranger")
+    queues.range_queues.claiming.client_gone(b"stranger")
     queues.pass_time(20)
     assert queues.counts("next") == {"ready": 40, "enqueued": 40}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from postroom.limits import UPKEEP_BYTES
-from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.range_steps import RangeSteps
 from postroom.ranges import proposer
 from tests.messaging.queues.harness import Q, Queues
 
@@ -139,7 +139,7 @@ def test_messages_given_to_clients_do_not_count_as_a_step_of_the_service(
     claim = queues.start(queues.claim_request(10, wait=True))
     queues.pass_time(5)
     sizes: list[int] = []
-    monkeypatch.setattr(RangeQueues, "_grew", lambda _, manager, size: sizes.append(size))
+    monkeypatch.setattr(RangeSteps, "_grew", lambda _, manager, size: sizes.append(size))
     queues.enqueue(bytes(300))
     assert claim.result().messages
     assert not any(sizes)

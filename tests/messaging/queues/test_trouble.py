@@ -93,11 +93,11 @@ def test_a_fired_message_is_delivered_though_an_earlier_failure_is_reported(
     queues = Queues()
     queues.create()
     running = queues.start(queues.claim_request(wait=True))
-    ranged, sound = queues.range_queues, Manager.leases_added
+    steps, sound = queues.range_queues.steps, Manager.leases_added
 
     def hear(manager: Manager, holding: LeasedHolding, _: object) -> None:
-        ranged._advancing = manager
-        ranged.failed(StoreCorrupted("it does not end"))
+        steps._advancing = manager
+        steps.failed(StoreCorrupted("it does not end"))
         sound(manager, holding, _)
 
     monkeypatch.setattr(Manager, "leases_added", hear)

@@ -434,7 +434,7 @@ def test_a_message_for_a_damaged_queue_is_a_dead_letter_that_can_be_replayed(
     store: QueueRanges,
 ) -> None:
     last = store.owner(C)
-    last.messaging.queues.set_aside(QueueDamaged(Q, "a record cannot be read"))
+    last.messaging.queues.steps.set_aside(QueueDamaged(Q, "a record cannot be read"))
     store.enqueued(Put(A, b""), made_up(b"a1", C))
     applied = last.messaging.conservation.applied
     assert (applied.received, applied.dead, applied.pending) == (1, 1, 0)
