@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from postroom.kv.tuples import key, prefix, unpack
     from postroom.layers.search.matching import Hit as SearchHit
     from postroom.layers.search.sync_index import SearchIndex
+    from postroom.messaging.queues.definition_requests import QueueSettings
     from postroom.messaging.queues.queries import QueueStats
-    from postroom.messaging.queues.requests import QueueSettings
     from postroom.ranges.listing import RangeInfo
     from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 
@@ -181,8 +181,8 @@ _NAMES: Final = {
     "kv.tuples": "key prefix unpack",
     "layers.search.matching": "SearchHit",
     "layers.search.sync_index": "SearchIndex",
+    "messaging.queues.definition_requests": "QueueSettings",
     "messaging.queues.queries": "QueueStats",
-    "messaging.queues.requests": "QueueSettings",
     "ranges.listing": "RangeInfo",
     "ranges.requests": "Accounting Delete DeleteRange Increment Put",
 }

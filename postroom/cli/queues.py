@@ -48,7 +48,7 @@ from postroom.client.queues.queue import STATES, State
 from postroom.errors import Error, TaskFailed
 from postroom.kv.clock import Timestamp
 from postroom.log_once import shown
-from postroom.messaging.queues.requests import QueueSettings
+from postroom.messaging.queues.definition_requests import QueueSettings
 
 _SETTINGS_TOLD: Final = {
     "ack_wait": ("SECONDS", "Fire a message again that is held for SECONDS."),

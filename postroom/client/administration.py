@@ -26,8 +26,12 @@ from postroom.limits import (
     POSITION_SECONDS,
     POSITION_SECONDS_MAX,
 )
+from postroom.messaging.queues.definition_requests import (
+    CreateQueue,
+    QueueDefinition,
+    QueueSettings,
+)
 from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.requests import CreateQueue, QueueDefinition, QueueSettings
 from postroom.messaging.requests import (
     AwaitQuiet,
     CancelScheduled,

@@ -38,12 +38,9 @@ from postroom.limits import (
     WAIT_SECONDS_MAX,
 )
 from postroom.messaging import due as times
-from postroom.messaging.queues.requests import (
-    PRIORITY_MIN,
-    Attempt,
-    ClaimSelection,
-    QueueSettings,
-)
+from postroom.messaging.queues.claim_requests import ClaimSelection
+from postroom.messaging.queues.definition_requests import QueueSettings
+from postroom.messaging.queues.requests import PRIORITY_MIN, Attempt
 from postroom.ranges.checks import check_accounting, check_headers, is_nested
 from postroom.ranges.requests import (
     Accounting,

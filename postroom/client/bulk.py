@@ -37,8 +37,8 @@ from postroom.messaging.bulk_requests import (
     RecordsPage,
     ScanRecords,
 )
+from postroom.messaging.queues.claim_requests import EVERY_HOME, HomeSpan
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
-from postroom.messaging.queues.requests import EVERY_HOME, HomeSpan
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.partitions import RangePartition, ReadPartitions
 from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect

@@ -25,8 +25,9 @@ from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRACED_QUEUES_MAX
 from postroom.messaging.history_requests import FindCommits, FoundCommit, TraceMessage, TraceRecord
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.requests import QueueDefinition, StoredQueueMessage
 from postroom.messaging.requests import LETTER_ID_BYTES, MESSAGE_ID_BYTES, SCHEDULED_ID_BYTES
 from postroom.ranges.contract import RANGE_ID_BYTES
 from postroom.ranges.transactions.one_range import RECORD_SECONDS

@@ -18,7 +18,8 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, RejectMessages
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue
+from postroom.messaging.queues.requests import Attempt, RejectMessages
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Value
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 

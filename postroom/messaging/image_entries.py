@@ -56,12 +56,12 @@ from postroom.limits import (
 from postroom.messaging.ingest import machine, staging
 from postroom.messaging.ingest.requests import JOB_BYTES, TASK_ATTEMPT_BYTES, Winner
 from postroom.messaging.queues import records
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.event_groups import Outstanding
 from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
 from postroom.messaging.queues.periodic import PeriodicSchedule
 from postroom.messaging.queues.queries import QueueCounts
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Counters,

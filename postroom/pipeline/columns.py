@@ -27,7 +27,7 @@ from postroom.kv.versions import INTEGER, TOMBSTONE
 from postroom.messaging import due as times
 from postroom.messaging.bulk_requests import PackedColumn, RecordsPage
 from postroom.messaging.queues import crossing
-from postroom.messaging.queues.requests import StoredQueueMessage
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.pipeline.typed_values import CORRUPT, Decode
 from postroom.ranges.checks import unpacked

@@ -41,6 +41,8 @@ from postroom.messaging import requests as messages
 from postroom.messaging import trail_requests
 from postroom.messaging.handover import requests as handovers
 from postroom.messaging.ingest import requests as ingests
+from postroom.messaging.queues import claim_requests as queue_claims
+from postroom.messaging.queues import definition_requests as queue_definitions
 from postroom.messaging.queues import maintenance as queue_services
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
@@ -81,7 +83,9 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     bulk_messages,
     handovers,
     ingests,
+    queue_definitions,
     queues,
+    queue_claims,
     queue_queries,
     queue_services,
     histories,

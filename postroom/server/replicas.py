@@ -22,8 +22,8 @@ from postroom.client.routing.merges import PAGES_BY_RANGE
 from postroom.client.sender import KnownRanges
 from postroom.errors import Error, Invalid
 from postroom.limits import LED_RANGES_A_STEP
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.messaging.queues.node_claims import NodeClaims
-from postroom.messaging.queues.requests import ClaimQueue
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import Call

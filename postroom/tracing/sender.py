@@ -25,7 +25,8 @@ from postroom.client.sender import Sender
 from postroom.errors import Error, TransactionTooLarge, shorten
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import CONTEXTS_MAX, SPAN_LINKS_MAX
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, EnqueueInQueue, WhenDone
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue
+from postroom.messaging.queues.requests import EnqueueInQueue, WhenDone
 from postroom.messaging.requests import Delivered, EnqueueMessage, ReapedMessages, ReapQueue
 from postroom.ranges.checks import Headers
 from postroom.ranges.requests import Committed, CommitTransaction

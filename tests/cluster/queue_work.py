@@ -28,8 +28,8 @@ from postroom.client.database import CoreDatabase
 from postroom.errors import LeaseLost
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging.queues.advance import TIME_IS_OVER
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.claiming import CONSUMER_HAS_GONE
-from postroom.messaging.queues.requests import StoredQueueMessage
 from tests.sim.workloads.jobs import LANES, PLAIN, PRODUCERS, Jobs
 from tests.sim.workloads.workload import EXPECTED, Client
 

@@ -24,9 +24,9 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Budget, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.definitions import NUMBER_RECORD, VERSION_KEY, Definitions
 from postroom.messaging.queues.news import DefinitionNews
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal

@@ -11,19 +11,16 @@ from typing import Any, Final, TypeAlias
 from hypothesis import strategies as st
 
 from postroom.kv.clock import from_milliseconds, from_seconds
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings, UpdateQueue
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
     EnqueueInQueue,
     Extend,
-    QueueSettings,
     RejectMessages,
-    UpdateQueue,
 )
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked
 

@@ -18,15 +18,10 @@ from postroom import limits
 from postroom.kv.clock import from_milliseconds, from_seconds
 from postroom.messaging import requests as messaging
 from postroom.messaging.claims import Claims
+from postroom.messaging.queues.claim_requests import ClaimSelection
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.maintenance import AdvanceQueues
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    Attempt,
-    ClaimSelection,
-    EnqueueInQueue,
-    KeepResult,
-)
+from postroom.messaging.queues.requests import Acknowledge, Attempt, EnqueueInQueue, KeepResult
 from postroom.messaging.requests import (
     DeliverDue,
     EnqueueMessage,

@@ -13,13 +13,9 @@ import pytest
 
 from postroom.messaging.bulk_requests import ScanRecords, cursor_at
 from postroom.messaging.ingest.requests import BeginLoad, LoadRows
+from postroom.messaging.queues.claim_requests import ClaimSelection
 from postroom.messaging.queues.queries import ListQueueMessages
-from postroom.messaging.queues.requests import (
-    Attempt,
-    ClaimSelection,
-    EnqueueInQueue,
-    WhenDone,
-)
+from postroom.messaging.queues.requests import Attempt, EnqueueInQueue, WhenDone
 from postroom.messaging.requests import (
     CancelScheduled,
     CheckInbox,

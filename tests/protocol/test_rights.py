@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.messaging.bulk_requests import TABLES, ScanRecords
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings, UpdateQueue
 from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    QueueSettings,
-    UpdateQueue,
-)
 from postroom.messaging.requests import EnqueueUpdate
 from postroom.protocol.requests import REQUESTS, name_of
 from postroom.ranges.access import GrantRights, ReadGrants, RevokeRights, granted_by

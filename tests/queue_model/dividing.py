@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.queries import ListQueueMessages
-from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.split.requests import CancelSplit, NewRangeId, PrepareSplit
 from tests.messaging.queues.division import check_copies, divisible, held_back
 from tests.messaging.queues.harness import Q

@@ -18,22 +18,22 @@ from postroom.errors import ConditionFailed, LeaseLost
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging import due as times
 from postroom.messaging.queues import firing
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import (
+    CreateQueue,
+    DropQueue,
+    QueueSettings,
+    UpdateQueue,
+)
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
     CancelMessages,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    DropQueue,
     EnqueueInQueue,
     Extend,
-    QueueSettings,
     RejectMessages,
     ReplayMessages,
     Reschedule,
-    StoredQueueMessage,
-    UpdateQueue,
 )
 from postroom.ranges.requests import Put, ReleaseLocks
 from tests.messaging.queues.harness import Q

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import ClaimSelection, QueueSettings, StoredQueueMessage
+from postroom.messaging.queues.claim_requests import ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import QueueSettings
 
 AGEING: Final = from_seconds(60)
 BACKOFF_SECONDS: Final = 1.0

@@ -12,9 +12,9 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any, Protocol
 
 from postroom.kv.clock import from_seconds
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.requests import CommitTransaction, Now
 from postroom.server.assembly import NodeOptions
 from tests.messaging.queues.cache_rules import check_cache

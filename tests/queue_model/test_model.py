@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import ClaimSelection, QueueSettings, StoredQueueMessage
+from postroom.messaging.queues.claim_requests import ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import QueueSettings
 from tests.queue_model import dividing
 from tests.queue_model.__main__ import play
 from tests.queue_model.reference import Message, Reference, Wrong

@@ -21,14 +21,14 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine, MemorySnapshot
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.maintenance import AdvanceQueues
-from postroom.messaging.queues.requests import (
+from postroom.messaging.queues.definition_requests import (
     CreateQueue,
     DropQueue,
-    EnqueueInQueue,
     QueueDefinition,
     QueueSettings,
 )
+from postroom.messaging.queues.maintenance import AdvanceQueues
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, PostponeMessages, ReapQueue
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import LeasedWrites, Proposal

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from postroom.errors import Unavailable
-from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.raft.interface import RaftOptions
 from postroom.ranges.requests import Get
 from tests.remote.scripted_nodes import Asked

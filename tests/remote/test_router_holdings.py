@@ -9,7 +9,8 @@ from postroom.errors import (
     Unavailable,
 )
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, ClaimSelection, RejectMessages
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, ClaimSelection
+from postroom.messaging.queues.requests import RejectMessages
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN
 from postroom.ranges.requests import (

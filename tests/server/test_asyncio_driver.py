@@ -12,13 +12,9 @@ import pytest
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.messaging import due as times
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    EnqueueInQueue,
-    QueueSettings,
-)
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, ReapQueue
 from postroom.raft.interface import NoPeers
 from postroom.ranges.requests import CommitTransaction, Put, ScanChanges

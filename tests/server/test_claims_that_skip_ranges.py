@@ -10,15 +10,9 @@ import pytest
 
 import postroom
 from postroom.messaging.queues import node_claims
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, ClaimSelection, HomeSpan
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.queues.requests import (
-    Claimed,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    HomeSpan,
-    QueueSettings,
-)
 from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.local_reads import LocalReads
 from tests.client.stores import Store

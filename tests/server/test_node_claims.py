@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 
 from postroom.errors import Invalid, NoSuchQueue, Unavailable
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import CreateQueue, DropQueue, QueueSettings
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    DropQueue,
-    EnqueueInQueue,
-    QueueSettings,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.bounds import WrongRange
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.requests import CommitTransaction

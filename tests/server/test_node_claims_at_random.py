@@ -13,14 +13,10 @@ from typing import Any, Final
 
 import pytest
 
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
 from postroom.messaging.queues.queries import ReadQueueStats
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    EnqueueInQueue,
-    QueueSettings,
-)
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.requests import CommitTransaction
 from tests.messaging.one_range import Asked

@@ -10,15 +10,14 @@ import pytest
 
 from postroom.errors import Unavailable
 from postroom.kv import keys
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import (
     CreateQueue,
     DropQueue,
-    EnqueueInQueue,
     QueueSettings,
     UpdateQueue,
 )
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.raft.interface import RaftOptions
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.requests import CommitTransaction

@@ -9,17 +9,16 @@ import pytest
 
 from postroom.errors import Invalid, Unavailable
 from postroom.kv import keys
-from postroom.messaging.queues.learning import Learning, learned_version
-from postroom.messaging.queues.range_steps import RangeSteps
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import (
     CreateQueue,
     DropQueue,
-    EnqueueInQueue,
     QueueSettings,
     UpdateQueue,
 )
+from postroom.messaging.queues.learning import Learning, learned_version
+from postroom.messaging.queues.range_steps import RangeSteps
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.requests import CommitTransaction
 from tests.client.stores import Store
 from tests.server.splitting import ask, hosted, split

@@ -8,16 +8,10 @@ from typing import Any, Final
 import pytest
 
 from postroom.errors import CommitUnknown, Unavailable
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
 from postroom.messaging.queues.queries import QueueCounts
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    Attempt,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    EnqueueInQueue,
-    QueueSettings,
-)
+from postroom.messaging.queues.requests import Acknowledge, Attempt, EnqueueInQueue
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.requests import CommitTransaction, Get, Put
 from tests.messaging.one_range import Asked

@@ -10,17 +10,11 @@ import pytest
 
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.messaging.queues.crossing import AnyCrossing, GrantSlots, ReturnSlots, decode
+from postroom.messaging.queues.definition_requests import DropQueue, UpdateQueue
 from postroom.messaging.queues.maintenance import AskForSlots, LeaveSlots, OwnedSlots
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    Attempt,
-    ClaimQueue,
-    ClaimSelection,
-    DropQueue,
-    StoredQueueMessage,
-    UpdateQueue,
-)
+from postroom.messaging.queues.requests import Acknowledge, Attempt
 from postroom.messaging.queues.slot_sums import SlotSums, slot_sums
 from postroom.messaging.queues.slots import pool_key, read_slots
 from postroom.messaging.requests import Deliverable

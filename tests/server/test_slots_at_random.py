@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from postroom.errors import Error
-from postroom.messaging.queues.requests import StoredQueueMessage, UpdateQueue
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
+from postroom.messaging.queues.definition_requests import UpdateQueue
 from tests.client.stores import Store
 from tests.messaging.one_range import Asked
 from tests.server.splitting import hosted, split

@@ -14,16 +14,9 @@ from typing import Any, Final
 import pytest
 
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    Attempt,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    EnqueueInQueue,
-    QueueSettings,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
+from postroom.messaging.queues.requests import Acknowledge, Attempt, EnqueueInQueue
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.requests import CommitTransaction
 from postroom.ranges.split.requests import NewRangeId, PrepareSplit

@@ -16,9 +16,9 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.messaging.queues import records
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import Ended, Entry, Holding
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
 
 _decode: Final = msgspec.msgpack.decode

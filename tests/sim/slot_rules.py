@@ -15,8 +15,8 @@ import msgspec
 from postroom.kv import keys
 from postroom.messaging.handover.channels import Channel, lane_of
 from postroom.messaging.handover.marks import mark_of
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.queries import QueueCounts
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.queues.slot_sums import slot_sums
 from postroom.messaging.queues.slots import Slots, number_of_slots
 from postroom.messaging.requests import Deliverable

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from postroom.kv import keys
 from postroom.messaging.queues import records
+from postroom.messaging.queues.definition_requests import QueueDefinition, QueueSettings
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import Body, Ended, Entry, Holding, MessageState
-from postroom.messaging.queues.requests import QueueDefinition, QueueSettings
 from tests.sim.queue_rules import complaints
 
 LAYOUT = records.QueueLayout(1, 1)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from postroom.kv import keys
 from postroom.kv.memory import SortedMap
 from postroom.messaging.claims import Arrival, Claims
-from postroom.messaging.queues.requests import ClaimQueue
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.messaging.requests import InboxIndexEntry, ReapQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.locks import LockTable

@@ -22,8 +22,8 @@ from postroom.kv.gathering import Gathering, OverlaidReader
 from postroom.messaging.claims import Arrival, Claims
 from postroom.messaging.inbox_index import HOLDER
 from postroom.messaging.outbox import Outbox
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.messaging.queues.claiming import Claiming
-from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import DeliverDue, ExecuteDue, InboxIndexEntry, ReapQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.locks import LockTable, Token

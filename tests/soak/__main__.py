@@ -39,8 +39,8 @@ from typing import Final
 import psutil
 
 from postroom import aio
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.messaging.queues.claiming import Claiming
-from postroom.messaging.queues.requests import ClaimQueue
 from postroom.ranges.replica import Replica
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from postroom.server.node import Node

@@ -15,16 +15,16 @@ from postroom.client.queues.placing import home_of_message, in_ranges
 from postroom.client.routing.claims import in_order, left_of
 from postroom.client.sender import Sender, post, taken_back_by
 from postroom.errors import Error, Invalid
-from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.requests import (
-    Attempt,
+from postroom.messaging.queues.claim_requests import (
     Claimed,
     ClaimQueue,
     ClaimSelection,
     HomeSpan,
-    QueueDefinition,
     StoredQueueMessage,
 )
+from postroom.messaging.queues.definition_requests import QueueDefinition
+from postroom.messaging.queues.queries import ReadQueues
+from postroom.messaging.queues.requests import Attempt
 from postroom.protocol.failures import DeadlineExceeded
 
 BatchSize: TypeAlias = Callable[[], Awaitable[int]]

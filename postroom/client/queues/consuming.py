@@ -53,12 +53,8 @@ from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.limits import IN_HAND_MAX
 from postroom.log_once import LogOnce
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
-    KeepResult,
-    RejectMessages,
-)
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.requests import KeepResult, RejectMessages
 
 _Waiting: TypeAlias = tuple[QueueMessage, float, float]
 """A message that waits, when it is given back, and when its lease passes."""

@@ -15,17 +15,14 @@ from postroom.client.codec import Packing
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
 from postroom.limits import RECEIPT_BYTES_MAX
-from postroom.messaging.queues.requests import (
-    Attempt,
-    Group,
-    Kind,
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
+from postroom.messaging.queues.definition_requests import (
     QueueDefinition,
-    QueueMessageId,
     QueueSettings,
     SetSchedule,
-    StoredQueueMessage,
     ToldQueue,
 )
+from postroom.messaging.queues.requests import Attempt, Group, Kind, QueueMessageId
 from postroom.ranges.checks import unpacked
 from postroom.ranges.requests import Count, Key, TimestampNumber
 

@@ -20,8 +20,9 @@ import msgspec
 
 from postroom.client.sender import Sender
 from postroom.limits import QUEUE_IDS_MAX
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.queries import FindHomes, FoundHome, ReadQueueMessage
-from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
+from postroom.messaging.queues.requests import Attempt
 
 T = TypeVar("T")
 

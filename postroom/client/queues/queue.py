@@ -39,6 +39,8 @@ from postroom.client.queues.results import TaskResult, result_in_group, result_o
 from postroom.client.sender import Sender
 from postroom.kv.clock import Timestamp
 from postroom.limits import LEASE_SECONDS_MAX
+from postroom.messaging.queues.claim_requests import EVERY_HOME, ClaimQueue, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import DropQueue, SetSchedule, UpdateQueue
 from postroom.messaging.queues.queries import (
     FindRangeStarts,
     ListGroupResults,
@@ -52,19 +54,13 @@ from postroom.messaging.queues.queries import (
     ResultPage,
 )
 from postroom.messaging.queues.requests import (
-    EVERY_HOME,
     Acknowledge,
     CancelMessages,
-    ClaimQueue,
-    DropQueue,
     Extend,
     RejectMessages,
     ReplayMessages,
     Reschedule,
-    SetSchedule,
-    StoredQueueMessage,
     TrimArchive,
-    UpdateQueue,
 )
 
 State = Literal["scheduled", "ready", "leased", "done", "archived", "dead"]

@@ -27,12 +27,12 @@ from postroom.client.queues.messages import AnyMessage, QueueMessage, shown_id
 from postroom.client.queues.placing import at_homes, home_of_message
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.messaging.queues.homes import home_of
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
     CancelMessages,
-    ClaimQueue,
     ConcernsAttempts,
     EnqueueInQueue,
     KeepResult,

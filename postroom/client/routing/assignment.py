@@ -37,7 +37,7 @@ from postroom.client.routing.tries import FailedTries
 from postroom.client.routing.upkeep import HoldingsUpkeep
 from postroom.errors import Error
 from postroom.limits import CLIENT_WAITS_MAX
-from postroom.messaging.queues.requests import ClaimQueue
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.protocol import requests
 from postroom.ranges.requests import Now
 

@@ -28,7 +28,7 @@ from postroom.client.routing.lanes import Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.merges import cut
 from postroom.client.routing.spreading import AssignedCalls, AwaitedParts, PartCall
-from postroom.messaging.queues.requests import ClaimQueue
+from postroom.messaging.queues.claim_requests import ClaimQueue
 
 
 class AwaitedClaim(AwaitedParts):

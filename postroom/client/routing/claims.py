@@ -30,7 +30,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, HomeSpan
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, HomeSpan
+from postroom.messaging.queues.requests import Attempt
 
 T = TypeVar("T")
 

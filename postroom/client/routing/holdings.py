@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues.requests import Claimed, Extend
+from postroom.messaging.queues.claim_requests import Claimed
+from postroom.messaging.queues.requests import Extend
 from postroom.messaging.requests import ReapQueue
 from postroom.ranges.requests import CommitTransaction
 

@@ -50,9 +50,9 @@ from postroom.limits import (
     LEARNING_TRIES_MAX,
     SPLITS_DURING_CALL_MAX,
 )
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue
 from postroom.messaging.queues.learning import HasToLearn
 from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.ranges.bounds import WrongRange, no_such_range
 from postroom.ranges.calls import Call
 from postroom.ranges.contract import KeySet, RangeIds, Scope

@@ -49,6 +49,7 @@ from postroom.messaging.ingest.requests import (
     ReadStaging,
     Staging,
 )
+from postroom.messaging.queues.claim_requests import EVERY_HOME, ClaimQueue
 from postroom.messaging.queues.queries import (
     FindHomes,
     FindRangeStarts,
@@ -56,7 +57,6 @@ from postroom.messaging.queues.queries import (
     ReadQueueStats,
     ReadResult,
 )
-from postroom.messaging.queues.requests import EVERY_HOME, ClaimQueue
 from postroom.messaging.requests import (
     AwaitQuiet,
     Counters,

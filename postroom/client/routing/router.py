@@ -46,7 +46,7 @@ from postroom.client.routing.upkeep import HoldingsUpkeep
 from postroom.client.sender import KnownRanges
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
-from postroom.messaging.queues.requests import ClaimQueue
+from postroom.messaging.queues.claim_requests import ClaimQueue
 from postroom.protocol import frames, requests
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.requests import (

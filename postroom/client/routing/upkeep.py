@@ -24,7 +24,8 @@ from postroom.client.routing.lanes import Lane, Lanes
 from postroom.client.routing.links import Link
 from postroom.client.routing.spreading import PartCall
 from postroom.client.sender import given_back
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, Extend
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue
+from postroom.messaging.queues.requests import Extend
 from postroom.messaging.requests import ReapQueue
 from postroom.ranges.requests import CommitTransaction, Protect, ReleaseLocks, Unprotect
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole

@@ -46,7 +46,8 @@ from postroom.client.worker.failures import (
 )
 from postroom.errors import Error, LeaseLost
 from postroom.log_once import shown
-from postroom.messaging.queues.requests import KeepResult, QueueSettings
+from postroom.messaging.queues.definition_requests import QueueSettings
+from postroom.messaging.queues.requests import KeepResult
 from postroom.messaging.undelivered import reviving_queue_message
 
 LOOKS_PER_LEASE: Final = 4

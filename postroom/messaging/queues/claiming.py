@@ -21,19 +21,15 @@ from typing import Final
 from postroom.kv.clock import Timestamp
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.consumers import WaitingClaim, Wish
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.news import DefinitionNews
 from postroom.messaging.queues.node_claims import NodeClaim, NodeClaims
 from postroom.messaging.queues.places import is_named_by, leased_message
-from postroom.messaging.queues.requests import (
-    Attempt,
-    Claimed,
-    ClaimQueue,
-    QueueDefinition,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.requests import Attempt
 from postroom.messaging.queues.waits import CreditToken, TokenWaits
 from postroom.ranges.bounds import Bounds, WrongRange
 from postroom.ranges.evaluation import Evaluation, MustWait, View

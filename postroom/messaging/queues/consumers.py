@@ -25,9 +25,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.messaging.queues.node_claims import Alike, NodeClaim, NodeClaims
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.ranges import checks
 from postroom.ranges.checks import Headers
 

@@ -37,8 +37,7 @@ from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
-from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, damaged, index_in_use
-from postroom.messaging.queues.requests import (
+from postroom.messaging.queues.definition_requests import (
     CreateQueue,
     DroppedQueue,
     DropQueue,
@@ -46,6 +45,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     UpdateQueue,
 )
+from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, damaged, index_in_use
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 

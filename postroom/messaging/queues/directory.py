@@ -38,6 +38,14 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
+from postroom.messaging.queues.definition_requests import (
+    CreateQueue,
+    DropQueue,
+    QueueDefinition,
+    QueueSettings,
+    ToldQueue,
+    UpdateQueue,
+)
 from postroom.messaging.queues.definitions import (
     NOBODY_KNOWS,
     Changed,
@@ -48,14 +56,6 @@ from postroom.messaging.queues.definitions import (
 from postroom.messaging.queues.learning import Learning
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, index_in_use
-from postroom.messaging.queues.requests import (
-    CreateQueue,
-    DropQueue,
-    QueueDefinition,
-    QueueSettings,
-    ToldQueue,
-    UpdateQueue,
-)
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry

@@ -42,6 +42,7 @@ from postroom.messaging.queues.crossing import (
     PlaceMessage,
     ReplaceMessage,
 )
+from postroom.messaging.queues.definition_requests import QueueSettings
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.event_groups import count_in_group, when_done
 from postroom.messaging.queues.homes import home_of, kept_key
@@ -64,11 +65,7 @@ from postroom.messaging.queues.records import (
     decoded,
     encode,
 )
-from postroom.messaging.queues.requests import (
-    EnqueueInQueue,
-    QueueSettings,
-    WhenDone,
-)
+from postroom.messaging.queues.requests import EnqueueInQueue, WhenDone
 from postroom.messaging.undelivered import DeathLog
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import check_headers

@@ -28,6 +28,7 @@ from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX,
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import holdings
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.consumers import Placed as PlacedClaim
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
@@ -41,7 +42,6 @@ from postroom.messaging.queues.records import (
     without_payload,
 )
 from postroom.messaging.queues.refilling import READ_AT_ONCE, Refilling
-from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.queues.rotation import Queued
 from postroom.ranges.checks import NO_HEADERS
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from postroom.errors import Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import Reader, ValueReader
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.definitions import (
     DEFINITIONS_RECORD,
     decode_version,
@@ -23,7 +24,6 @@ from postroom.messaging.queues.definitions import (
 from postroom.messaging.queues.news import DefinitionNews, QueueListener
 from postroom.messaging.queues.node_claims import NodeClaims
 from postroom.messaging.queues.records import QueueDamaged
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation, MustWait
 

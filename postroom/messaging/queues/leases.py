@@ -25,9 +25,9 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.queries import HeldMessage
 from postroom.messaging.queues.records import AttemptName, Entry, Holding, Locator, QueueLayout
-from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.queues.waits import CreditToken, TokenWaits
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.ranges.waiting import Deadlines

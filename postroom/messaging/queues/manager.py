@@ -35,7 +35,9 @@ from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.counters import Change
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wish, Wishes
+from postroom.messaging.queues.definition_requests import QueueDefinition, QueueSettings
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.figures import QueueFigures
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
@@ -49,12 +51,6 @@ from postroom.messaging.queues.records import (
     QueueLayout,
     bodies,
     decoded,
-)
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
-    QueueDefinition,
-    QueueSettings,
 )
 from postroom.messaging.queues.slots import (
     LIMITS,

@@ -29,9 +29,9 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from postroom.kv.engine import Reader
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.definitions import Definitions, decode_version
 from postroom.messaging.queues.records import QueueDamaged
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.ranges.contract import ROOT_ID
 
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import msgspec
 
 from postroom.errors import Error
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, HomeSpan
 from postroom.messaging.queues.definitions import no_such_queue
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, HomeSpan
 from postroom.ranges.calls import Call
 
 if TYPE_CHECKING:

@@ -27,9 +27,10 @@ from postroom.kv.clock import Timestamp, from_datetime, from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
+from postroom.messaging.queues.definition_requests import QueueSettings, SetSchedule
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import damaged, decoded
-from postroom.messaging.queues.requests import EnqueueInQueue, QueueSettings, SetSchedule
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 

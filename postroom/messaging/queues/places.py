@@ -32,6 +32,8 @@ from postroom.limits import QUEUE_EPOCH_MAX
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import records
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
+from postroom.messaging.queues.definition_requests import QueueSettings
 from postroom.messaging.queues.holdings import Draft, changes, extended, is_over
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager
@@ -44,13 +46,7 @@ from postroom.messaging.queues.records import (
     decoded,
     encode,
 )
-from postroom.messaging.queues.requests import (
-    Attempt,
-    QueueSettings,
-    ReplayMessages,
-    Reschedule,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.requests import Attempt, ReplayMessages, Reschedule
 from postroom.ranges.checks import NO_HEADERS, Headers
 from postroom.ranges.evaluation import Evaluation, View, check_size
 from postroom.ranges.ports import Registry

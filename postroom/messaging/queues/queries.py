@@ -12,18 +12,10 @@ from typing import Annotated, ClassVar, Literal, Self
 import msgspec
 
 from postroom.limits import QUEUE_IDS_MAX
+from postroom.messaging.queues.claim_requests import HomeSpan, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import SetSchedule, ToldQueue
 from postroom.messaging.queues.homes import home_of
-from postroom.messaging.queues.requests import (
-    Group,
-    HomeSpan,
-    Kind,
-    QueueMessageId,
-    QueueName,
-    SetSchedule,
-    StoredQueueMessage,
-    TaskFailure,
-    ToldQueue,
-)
+from postroom.messaging.queues.requests import Group, Kind, QueueMessageId, QueueName, TaskFailure
 from postroom.ranges.contract import (
     Concern,
     ConcernsRoot,

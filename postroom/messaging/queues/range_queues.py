@@ -23,8 +23,10 @@ from postroom.messaging.counters import read_queue_counts
 from postroom.messaging.queues import periodic, prepared, settling
 from postroom.messaging.queues.advance import trim
 from postroom.messaging.queues.arriving import Arrivals
+from postroom.messaging.queues.claim_requests import HomeSpan
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.consumers import Wish
+from postroom.messaging.queues.definition_requests import QueueDefinition, SetSchedule
 from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
@@ -51,12 +53,7 @@ from postroom.messaging.queues.records import (
     damaged,
     index_in_use,
 )
-from postroom.messaging.queues.requests import (
-    HomeSpan,
-    QueueDefinition,
-    SetSchedule,
-    TrimArchive,
-)
+from postroom.messaging.queues.requests import TrimArchive
 from postroom.messaging.queues.results import Results
 from postroom.messaging.queues.slot_moves import SlotMoves
 from postroom.messaging.queues.slot_pool import SlotPools

@@ -22,6 +22,8 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import LIST_MAX, QUEUES_PER_STEP, READ_BYTES_MAX
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic, records
+from postroom.messaging.queues.claim_requests import EVERY_HOME, HomeSpan, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import QueueDefinition, SetSchedule
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
@@ -46,13 +48,6 @@ from postroom.messaging.queues.records import (
     MessageState,
     damaged,
     decoded,
-)
-from postroom.messaging.queues.requests import (
-    EVERY_HOME,
-    HomeSpan,
-    QueueDefinition,
-    SetSchedule,
-    StoredQueueMessage,
 )
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import View

@@ -37,6 +37,7 @@ from postroom.kv.clock import from_seconds
 from postroom.limits import LIST_MAX, READ_BYTES_MAX, RESULT_SECONDS_MAX
 from postroom.messaging import counters
 from postroom.messaging.queues import records
+from postroom.messaging.queues.definition_requests import QueueSettings
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import held, locators, read_body, read_state
 from postroom.messaging.queues.queries import (
@@ -55,7 +56,7 @@ from postroom.messaging.queues.records import (
     decoded,
     encode,
 )
-from postroom.messaging.queues.requests import KeepResult, QueueSettings, TaskFailure
+from postroom.messaging.queues.requests import KeepResult, TaskFailure
 from postroom.messaging.queues.waits import ResultToken, TokenWaits
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, MustWait, View
 from postroom.ranges.ports import Registry

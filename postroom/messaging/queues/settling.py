@@ -39,6 +39,7 @@ from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.queues import holdings, records
+from postroom.messaging.queues.definition_requests import QueueSettings
 from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.event_groups import count_in_group, read_group
 from postroom.messaging.queues.holdings import Draft
@@ -67,7 +68,6 @@ from postroom.messaging.queues.requests import (
     CancelMessages,
     EnqueueInQueue,
     Extend,
-    QueueSettings,
     RejectMessages,
 )
 from postroom.messaging.undelivered import reviving_queue_message

@@ -24,12 +24,10 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import slots as rules
 from postroom.messaging.queues.crossing import GrantSlots, ReturnSlots, TakeSlots
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.maintenance import LeaveSlots, OwnedSlots
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import (
-    QueueDefinition,
-)
 from postroom.messaging.queues.slots import LIMITS, Limit, Pool, Slots
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation

@@ -20,13 +20,11 @@ from postroom.errors import Invalid
 from postroom.kv.engine import ValueReader
 from postroom.messaging.queues import slots as rules
 from postroom.messaging.queues.crossing import GrantSlots, ReturnSlots, TakeSlots
+from postroom.messaging.queues.definition_requests import QueueSettings
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.departing import Departures
 from postroom.messaging.queues.maintenance import AskForSlots
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import (
-    QueueSettings,
-)
 from postroom.messaging.queues.slots import LIMITS, Limit, Pool
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation

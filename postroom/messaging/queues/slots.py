@@ -32,10 +32,8 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.engine import ValueReader
 from postroom.limits import SLOTS_MAX
+from postroom.messaging.queues.definition_requests import QueueSettings
 from postroom.messaging.queues.maintenance import LimitName
-from postroom.messaging.queues.requests import (
-    QueueSettings,
-)
 from postroom.ranges.contract import ROOT_ID
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from postroom.client.sender import TransactionIds
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import StoredQueueMessage
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.ranges.requests import Committed, CommitTransaction
 
 T = TypeVar("T")

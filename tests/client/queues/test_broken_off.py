@@ -10,12 +10,9 @@ import pytest
 import postroom
 from postroom.client.codec import resolve
 from postroom.client.queues.queue import Queue
-from postroom.messaging.queues.requests import (
-    Claimed,
-    QueueDefinition,
-    QueueSettings,
-    RejectMessages,
-)
+from postroom.messaging.queues.claim_requests import Claimed
+from postroom.messaging.queues.definition_requests import QueueDefinition, QueueSettings
+from postroom.messaging.queues.requests import RejectMessages
 from tests.client.queues.fakes import FakeSender, stored
 
 TWO = Claimed([stored("a"), stored("b")])

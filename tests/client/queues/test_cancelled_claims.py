@@ -10,7 +10,8 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.client.routing.calls import RemoteCall
-from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, EnqueueInQueue
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction

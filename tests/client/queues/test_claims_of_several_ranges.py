@@ -20,16 +20,15 @@ from postroom.client.queues.placing import (
 )
 from postroom.client.routing.claims import in_order, left_of
 from postroom.errors import Unavailable
-from postroom.messaging.queues.queries import FindHomes, FoundHome
-from postroom.messaging.queues.requests import (
-    Attempt,
+from postroom.messaging.queues.claim_requests import (
     Claimed,
     ClaimQueue,
     ClaimSelection,
     HomeSpan,
-    RejectMessages,
     StoredQueueMessage,
 )
+from postroom.messaging.queues.queries import FindHomes, FoundHome
+from postroom.messaging.queues.requests import Attempt, RejectMessages
 from tests.client.queues.fakes import FakeSender, stored
 
 BATCH = 3

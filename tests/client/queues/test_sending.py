@@ -14,15 +14,13 @@ from postroom.client.arguments import ATTEMPTS_PER_REQUEST
 from postroom.client.codec import resolve
 from postroom.client.queues.messages import QueueMessage
 from postroom.messaging import due
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
     CancelMessages,
-    Claimed,
-    ClaimQueue,
-    CreateQueue,
     EnqueueInQueue,
-    QueueSettings,
     RejectMessages,
     Reschedule,
     WhenDone,

@@ -9,13 +9,8 @@ import pytest
 from postroom.client.routing import assignment, tries
 from postroom.client.routing.claims import turned
 from postroom.errors import Invalid
-from postroom.messaging.queues.requests import (
-    Attempt,
-    Claimed,
-    ClaimQueue,
-    ClaimSelection,
-    RejectMessages,
-)
+from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, ClaimSelection
+from postroom.messaging.queues.requests import Attempt, RejectMessages
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.requests import CommitTransaction, ReleaseLocks

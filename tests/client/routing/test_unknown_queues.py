@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from postroom.errors import NoSuchQueue, Unavailable
 from postroom.limits import REQUEST_SECONDS
+from postroom.messaging.queues.definition_requests import QueueDefinition, QueueSettings
 from postroom.messaging.queues.queries import ReadQueueMessage, ReadQueues
-from postroom.messaging.queues.requests import EnqueueInQueue, QueueDefinition, QueueSettings
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.descriptor import RangeDescriptor
 from tests.client.routing.test_awaited_changes import pass_time
 from tests.client.routing.test_many_ranges import asked_at, three

@@ -9,6 +9,18 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
+from postroom.messaging.queues.claim_requests import (
+    Claimed,
+    ClaimQueue,
+    ClaimSelection,
+    StoredQueueMessage,
+)
+from postroom.messaging.queues.definition_requests import (
+    CreateQueue,
+    DropQueue,
+    QueueSettings,
+    UpdateQueue,
+)
 from postroom.messaging.queues.maintenance import LearnDefinitions
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.queries import (
@@ -23,19 +35,11 @@ from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
     CancelMessages,
-    Claimed,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    DropQueue,
     EnqueueInQueue,
     Extend,
-    QueueSettings,
     RejectMessages,
     ReplayMessages,
     Reschedule,
-    StoredQueueMessage,
-    UpdateQueue,
     WhenDone,
 )
 from postroom.ranges.requests import Committed, CommitTransaction

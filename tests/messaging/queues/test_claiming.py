@@ -6,10 +6,10 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.messaging.queues import firing
+from postroom.messaging.queues.claim_requests import ClaimSelection
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.records import QueueDamaged
-from postroom.messaging.queues.requests import ClaimSelection
 from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues, attempt
 from tests.messaging.queues.lease_rules import check_holders

@@ -10,8 +10,9 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging import due as times
+from postroom.messaging.queues.claim_requests import ClaimSelection
+from postroom.messaging.queues.definition_requests import SetSchedule
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import ClaimSelection, SetSchedule
 from tests.messaging.queues.harness import Q, Queues
 
 OF_KIND = ClaimSelection(kinds=["mail"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroom.messaging.queues.requests import Claimed
+from postroom.messaging.queues.claim_requests import Claimed
 from tests.messaging.queues.harness import Queues, attempt
 
 

@@ -13,18 +13,18 @@ from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import BlockDamaged
 from postroom.messaging.queues import advance, records
-from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.queries import ReadQueues
-from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
-from postroom.messaging.queues.requests import (
-    ClaimSelection,
+from postroom.messaging.queues.claim_requests import ClaimSelection
+from postroom.messaging.queues.definition_requests import (
     CreateQueue,
     DropQueue,
     QueueSettings,
     SetSchedule,
     ToldQueue,
-    WhenDone,
 )
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.queries import ReadQueues
+from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
+from postroom.messaging.queues.requests import WhenDone
 from tests.messaging.queues.harness import ANY, Q, Queues
 
 RANGE_ID = 1

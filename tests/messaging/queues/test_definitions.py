@@ -8,7 +8,7 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.messaging.queues import range_steps
-from postroom.messaging.queues.requests import CreateQueue, DropQueue, QueueSettings
+from postroom.messaging.queues.definition_requests import CreateQueue, DropQueue, QueueSettings
 from postroom.ranges import proposer
 from tests.messaging.queues.harness import Q, Queues
 

@@ -18,19 +18,13 @@ from postroom.errors import Error, Unavailable
 from postroom.kv import keys
 from postroom.messaging import images
 from postroom.messaging.image_entries import COUNTERS_NAME
+from postroom.messaging.queues.claim_requests import EVERY_HOME, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import DropQueue, SetSchedule
 from postroom.messaging.queues.dividing import COPIED_BYTES, _Index
 from postroom.messaging.queues.queries import ListQueueMessages, ReadQueueStats
 from postroom.messaging.queues.range_steps import RangeSteps
 from postroom.messaging.queues.records import index_in_use
-from postroom.messaging.queues.requests import (
-    EVERY_HOME,
-    Acknowledge,
-    CancelMessages,
-    DropQueue,
-    KeepResult,
-    SetSchedule,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.requests import Acknowledge, CancelMessages, KeepResult
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.split.requests import CancelSplit, DivideSome, PrepareSplit, Split

@@ -8,8 +8,8 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
+from postroom.messaging.queues.definition_requests import SetSchedule
 from postroom.messaging.queues.queries import ReadSchedules
-from postroom.messaging.queues.requests import SetSchedule
 from postroom.messaging.queues.settling import DEAD_HEADER
 from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues

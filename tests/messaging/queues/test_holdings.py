@@ -10,13 +10,9 @@ import pytest
 
 from postroom.errors import LeaseLost, StoreCorrupted
 from postroom.messaging.queues import firing
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.records import holdings
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    Extend,
-    RejectMessages,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.requests import Acknowledge, Extend, RejectMessages
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id
 
 PAYLOADS = [b"%d" % number for number in range(6)]

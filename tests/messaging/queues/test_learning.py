@@ -11,21 +11,19 @@ from postroom.errors import Invalid, NoSuchQueue, Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.queues.learning import learned_version
-from postroom.messaging.queues.maintenance import AdvanceQueues
-from postroom.messaging.queues.queries import ReadQueueStats
-from postroom.messaging.queues.requests import (
-    ClaimQueue,
-    ClaimSelection,
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import (
     CreateQueue,
     DropQueue,
-    EnqueueInQueue,
     QueueDefinition,
     QueueSettings,
     SetSchedule,
-    StoredQueueMessage,
     UpdateQueue,
 )
+from postroom.messaging.queues.learning import learned_version
+from postroom.messaging.queues.maintenance import AdvanceQueues
+from postroom.messaging.queues.queries import ReadQueueStats
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.ranges.requests import Committed, CommitTransaction
 from tests.messaging.one_range import OneRange

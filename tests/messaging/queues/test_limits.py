@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.messaging.queues.requests import ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.claim_requests import ClaimSelection, StoredQueueMessage
 from tests.messaging.queues.harness import Queues
 
 

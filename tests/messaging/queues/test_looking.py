@@ -8,8 +8,8 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
+from postroom.messaging.queues.claim_requests import ClaimSelection
 from postroom.messaging.queues.range_steps import RangeSteps
-from postroom.messaging.queues.requests import ClaimSelection
 from postroom.ranges.requests import Put
 from tests.messaging.queues.harness import Queues
 

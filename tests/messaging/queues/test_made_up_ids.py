@@ -11,7 +11,8 @@ import pytest
 from postroom.errors import Invalid
 from postroom.kv.cache import Cache
 from postroom.kv.clock import from_milliseconds
-from postroom.messaging.queues.requests import CreateQueue, EnqueueInQueue, QueueSettings
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.requests import CommitTransaction
 from tests.messaging.one_range import EPOCH_MILLISECONDS, OneRange
 from tests.messaging.queues.harness import Q, Queues

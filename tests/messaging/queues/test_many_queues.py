@@ -14,8 +14,8 @@ import pytest
 
 from postroom.messaging.queues import directory, manager
 from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings, SetSchedule
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import CreateQueue, QueueSettings, SetSchedule
 from postroom.messaging.services import ADVANCE
 from tests.messaging.queues.harness import Q, Queues
 

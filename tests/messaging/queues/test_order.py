@@ -8,7 +8,8 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging import due as times
-from postroom.messaging.queues.requests import ClaimSelection, RejectMessages
+from postroom.messaging.queues.claim_requests import ClaimSelection
+from postroom.messaging.queues.requests import RejectMessages
 from tests.messaging.queues.harness import Q, Queues, by_id
 
 

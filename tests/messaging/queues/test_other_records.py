@@ -15,9 +15,10 @@ import pytest
 
 from postroom.errors import StoreCorrupted
 from postroom.messaging.queues import event_groups, periodic, records
+from postroom.messaging.queues.claim_requests import ClaimSelection
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
-from postroom.messaging.queues.requests import ClaimSelection, QueueDefinition
 from tests.messaging.queues.harness import ANY, Q
 from tests.messaging.queues.test_damage import Damaged, definition_key
 

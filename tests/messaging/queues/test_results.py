@@ -10,14 +10,9 @@ import pytest
 from postroom.errors import Invalid, LeaseLost
 from postroom.kv import keys
 from postroom.limits import RESULT_SECONDS_MAX
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.queries import ListGroupResults, ReadResult, ToldResult
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    KeepResult,
-    RejectMessages,
-    StoredQueueMessage,
-    TaskFailure,
-)
+from postroom.messaging.queues.requests import Acknowledge, KeepResult, RejectMessages, TaskFailure
 from postroom.ranges.requests import Get, Put
 from tests.client.hand_driver import Running
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroom.messaging.queues import firing
-from postroom.messaging.queues.requests import ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.claim_requests import ClaimSelection, StoredQueueMessage
 from tests.messaging.queues.harness import Queues
 
 SELECTIONS = (ClaimSelection(),) * 5 + (ClaimSelection(kinds=("kind",)),)

@@ -6,7 +6,8 @@ import pytest
 
 from postroom.errors import LeaseLost
 from postroom.limits import ATTEMPTS_MAX_DEFAULT
-from postroom.messaging.queues.requests import Acknowledge, QueueSettings
+from postroom.messaging.queues.definition_requests import QueueSettings
+from postroom.messaging.queues.requests import Acknowledge
 from postroom.messaging.queues.settling import EXPIRED, REJECTED, backoff_seconds
 from postroom.ranges.requests import Get, Put
 from tests.messaging.queues.harness import Q, Queues, attempt

@@ -10,13 +10,9 @@ from postroom.errors import Invalid, ValueTooLarge
 from postroom.kv.clock import from_seconds
 from postroom.limits import HEADERS_BYTES_MAX, LEASE_SECONDS_MAX
 from postroom.messaging.queues import periodic
-from postroom.messaging.queues.requests import (
-    ClaimSelection,
-    EnqueueInQueue,
-    SetSchedule,
-    UpdateQueue,
-    WhenDone,
-)
+from postroom.messaging.queues.claim_requests import ClaimSelection
+from postroom.messaging.queues.definition_requests import SetSchedule, UpdateQueue
+from postroom.messaging.queues.requests import EnqueueInQueue, WhenDone
 from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues
 

@@ -9,10 +9,10 @@ import pytest
 from postroom.errors import StoreCorrupted
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
 from postroom.messaging.queues.leases import LeasedHolding
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.timing import SET_ASIDE_SECONDS, SOUND_SECONDS
 from tests.messaging.queues.harness import Queues

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from postroom.messaging.queues import ready, rotation
+from postroom.messaging.queues.claim_requests import ClaimSelection
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import ClaimSelection
 from tests.messaging.queues.harness import Queues
 
 COUNTED = {rotation.__file__, ready.__file__}

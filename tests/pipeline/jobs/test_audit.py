@@ -19,9 +19,9 @@ from postroom.kv import keys
 from postroom.kv.storage import Storage
 from postroom.messaging.counters import read_counters
 from postroom.messaging.queues import records
+from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.event_groups import Outstanding
 from postroom.messaging.queues.queries import QueueCounts
-from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
 from postroom.pipeline.jobs.audit import COUNTERS, AuditResult, CountDifference

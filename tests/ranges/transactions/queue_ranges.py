@@ -12,6 +12,8 @@ import pytest
 
 from postroom.kv import keys
 from postroom.messaging.handover.sending import SendingService
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import CreateQueue, DropQueue, QueueSettings
 from postroom.messaging.queues.definitions import (
     DEFINITIONS_RECORD,
     Definitions,
@@ -19,16 +21,7 @@ from postroom.messaging.queues.definitions import (
 )
 from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.queries import QueueCounts
-from postroom.messaging.queues.requests import (
-    Attempt,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
-    DropQueue,
-    EnqueueInQueue,
-    QueueSettings,
-    StoredQueueMessage,
-)
+from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ROOT_ID
 from tests.messaging.one_range import Notice

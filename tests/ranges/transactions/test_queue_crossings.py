@@ -11,6 +11,7 @@ from postroom import limits
 from postroom.errors import ConditionFailed, Invalid, OutboxFull
 from postroom.messaging.handover.channels import LANES
 from postroom.messaging.queues import crossing, departing
+from postroom.messaging.queues.definition_requests import SetSchedule
 from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.maintenance import AdvanceQueues
 from postroom.messaging.queues.records import QueueDamaged
@@ -19,7 +20,6 @@ from postroom.messaging.queues.requests import (
     Attempt,
     CancelMessages,
     EnqueueInQueue,
-    SetSchedule,
     WhenDone,
 )
 from postroom.messaging.requests import (

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from postroom.errors import LeaseLost, Unavailable
+from postroom.messaging.queues.definition_requests import DropQueue
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
-    DropQueue,
     Extend,
     KeepResult,
     RejectMessages,

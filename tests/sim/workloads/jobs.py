@@ -28,18 +28,15 @@ from postroom.client.queues.claims import claim
 from postroom.errors import LeaseLost, Unavailable
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.advance import TIME_IS_OVER
+from postroom.messaging.queues.claim_requests import ClaimQueue, ClaimSelection, StoredQueueMessage
+from postroom.messaging.queues.definition_requests import CreateQueue, QueueSettings
 from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
-    ClaimQueue,
-    ClaimSelection,
-    CreateQueue,
     EnqueueInQueue,
     Extend,
-    QueueSettings,
     RejectMessages,
-    StoredQueueMessage,
 )
 from postroom.ranges.checks import unpacked
 from postroom.ranges.requests import Committed, CommitTransaction, Put

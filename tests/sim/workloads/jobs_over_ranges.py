@@ -16,7 +16,8 @@ import msgspec
 
 from postroom.client.queues.made_up import near_to
 from postroom.client.queues.placing import homes
-from postroom.messaging.queues.requests import Attempt, EnqueueInQueue, StoredQueueMessage
+from postroom.messaging.queues.claim_requests import StoredQueueMessage
+from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.ranges.requests import Committed
 from tests.sim.workloads.jobs import LANES, Jobs, Schedules, commit, listed
 from tests.sim.workloads.workload import Client

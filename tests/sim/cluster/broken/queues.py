@@ -7,6 +7,7 @@ from typing import Any
 from postroom.errors import LeaseLost
 from postroom.messaging.queues import enqueueing, firing, places, slots
 from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.claim_requests import Claimed
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wish
 from postroom.messaging.queues.departing import Departures
@@ -19,7 +20,7 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.node_claims import NodeClaim, NodeClaims, ServingRange
 from postroom.messaging.queues.places import lease_of
 from postroom.messaging.queues.records import Entry, Locator
-from postroom.messaging.queues.requests import Attempt, Claimed, EnqueueInQueue
+from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.queues.settling import REJECTED, Settling
 from postroom.messaging.queues.slot_pool import SlotPools
 from postroom.messaging.queues.slots import Limit, Pool, Slots, read_pool
