@@ -23,7 +23,6 @@ from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.consumers import WaitingClaim, Wish
-from postroom.messaging.queues.definition_requests import QueueDefinition
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.news import DefinitionNews
@@ -332,15 +331,13 @@ class Claiming:
         else:
             self._holds_nothing(manager, client)
 
-    def refuse(
-        self, definition: QueueDefinition, manager: Manager | None, refusal: Exception
-    ) -> None:
+    def refuse(self, name: str, number: int, manager: Manager | None, refusal: Exception) -> None:
         """Refuse the claims on a queue that is dropped, or set aside, and end its memory."""
-        self.environment.waits.wake_results(definition.name)
+        self.environment.waits.wake_results(name)
         if manager is not None:
             self._forget(manager)
             manager.end(refusal)
-        self.environment.node_claims.refuse_queue(definition.name, definition.number, refusal)
+        self.environment.node_claims.refuse_queue(name, number, refusal)
         self.environment.wake()
 
     def _forget(self, manager: Manager) -> None:

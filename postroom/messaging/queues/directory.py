@@ -103,9 +103,7 @@ class Directory:
         self.is_root = range_id == ROOT_ID
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
         self._news, self._wake_up = environment.news, environment.wake
-        self.learning = Learning(
-            range_id, environment.news, environment.wake_tokens, environment.node_claims
-        )
+        self.learning = Learning(range_id, environment)
         self._host = host
         self._begin = begin
         self._on_dropped = on_dropped

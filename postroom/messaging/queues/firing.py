@@ -114,7 +114,7 @@ class Firing:
         more = False
         if not definition.paused and not definition.dropped:
             room = QUEUE_LEASED_MAX - len(manager.leases)
-            allowed = min(manager.allowance(self._ctx, self._now), room, self._fired_max)
+            allowed = min(manager.limits.allowance(self._ctx, self._now), room, self._fired_max)
             if allowed > 0:
                 read_all = self._refilling.read_on()
                 left = self._hand_out(allowed)
@@ -122,7 +122,7 @@ class Firing:
                 is_cut = self._looks_again or (left and is_full)
                 more = is_behind or is_cut or not read_all or self._refilling.makes_room()
                 if left and not more:
-                    manager.allowance(self._ctx, self._now)  # it says when to go on
+                    manager.limits.allowance(self._ctx, self._now)  # it says when to go on
         self._note()
         self._answer_later(more)
         manager.speculation.has_fired = True
@@ -315,9 +315,10 @@ class Firing:
 
     def _pace(self, group: str) -> None:
         manager = self._manager
-        if manager.bucket is not None:
-            manager.bucket.take()
-            manager.uses["rate"].note(manager.slots["rate"].usable)
+        limits = manager.limits
+        if limits.bucket is not None:
+            limits.bucket.take()
+            limits.uses["rate"].note(limits.slots["rate"].usable)
         manager.group_buckets.take(group)
 
     def _is_full(self, waiter: WaitingClaim) -> bool:
@@ -357,7 +358,7 @@ class Firing:
             wish.cursor or manager.layout.ready, keys.after_prefix(manager.layout.ready)
         )
         for key, entry in stored:
-            if visited >= entries_max or manager.allowance(self._ctx, self._now) <= 0:
+            if visited >= entries_max or manager.limits.allowance(self._ctx, self._now) <= 0:
                 wish.cursor = key
                 return visited
             visited += 1

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from postroom.errors import Unavailable
 from postroom.kv import keys
@@ -21,11 +21,13 @@ from postroom.messaging.queues.definitions import (
     decode_version,
     encode_version,
 )
-from postroom.messaging.queues.news import DefinitionNews, QueueListener
-from postroom.messaging.queues.node_claims import NodeClaims
+from postroom.messaging.queues.news import QueueListener
 from postroom.messaging.queues.records import QueueDamaged
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.evaluation import Evaluation, MustWait
+
+if TYPE_CHECKING:
+    from postroom.messaging.queues.claiming import QueueEnvironment
 
 TakeQueue: TypeAlias = Callable[[str, QueueDefinition | None, QueueDamaged | None], None]
 """A function that takes what is defined under a name: a queue, none, or one that is damaged."""
@@ -52,27 +54,19 @@ class Learning:
 
     Args:
         range_id: the id of the range.
-        news: the definitions that its node has heard of.
-        wake_tokens: lets requests go on that wait for tokens, such as this object.
-        node_claims: the claims at the node, which may wait for what is learned.
+        environment: has the definitions that its node has heard of, and what waits for them.
 
     Attributes:
         version: the version that the range has learned.
         knows: whether memory has what the range has learned.
     """
 
-    def __init__(
-        self,
-        range_id: int,
-        news: DefinitionNews,
-        wake_tokens: Callable[[list[object]], None],
-        node_claims: NodeClaims,
-    ) -> None:
-        self._wake_tokens, self._node_claims = wake_tokens, node_claims
+    def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
+        self._environment = environment
         self._range_id = range_id
         self._is_root = range_id == ROOT_ID
         self._key = keys.record_key(range_id, DEFINITIONS_RECORD)
-        self._news = news
+        self._news = environment.news
         self.version = 0
         self.knows = True
         self._changed: dict[str, int] = {}
@@ -177,5 +171,5 @@ class Learning:
             if self._changed.get(each[0], version) <= version:
                 self._changed.pop(each[0], None)
             take(*each)
-        self._wake_tokens([self])
-        self._node_claims.learned(self._range_id)
+        self._environment.wake_tokens([self])
+        self._environment.node_claims.learned(self._range_id)

@@ -42,6 +42,7 @@ from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.figures import QueueFigures
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
 from postroom.messaging.queues.queries import QueueCounts
+from postroom.messaging.queues.queue_limits import QueueLimits
 from postroom.messaging.queues.ready import Placed, ReadyCache
 from postroom.messaging.queues.records import (
     AttemptName,
@@ -52,16 +53,8 @@ from postroom.messaging.queues.records import (
     bodies,
     decoded,
 )
-from postroom.messaging.queues.slots import (
-    LIMITS,
-    NO_SLOTS,
-    Limit,
-    Slots,
-    Use,
-    held,
-    number_of_slots,
-)
-from postroom.messaging.queues.timing import GroupBuckets, TokenBucket, Trouble
+from postroom.messaging.queues.speculation import Speculation
+from postroom.messaging.queues.timing import GroupBuckets, Trouble
 from postroom.messaging.queues.waits import ResultToken
 from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
@@ -72,85 +65,8 @@ if TYPE_CHECKING:
 
 LOOKED_THROUGH: Final = 64
 """The number of ready messages up to which a claim that does not wait looks through all of them."""
-PATIENCE_SECONDS: Final = 0.3
-"""The time for which claims that do not wait do so while their range asks for slots."""
-NONE_SECONDS: Final = 0.5
-"""The time for which claims that do not wait are answered at once if the root had no slots."""
 PUT_OFF_SECONDS: Final = 0.1
 """The time after which an attempt is given back that a prepared transaction has kept."""
-
-
-class Speculation:
-    """The changes of one evaluation to the memory of a queue, until they are committed or aborted.
-
-    Args:
-        manager: the manager of the queue.
-
-    Attributes:
-        taken: engine keys of the entries that the proposal under evaluation has taken.
-        has_fired: whether it has fired all that it could.
-    """
-
-    def __init__(self, manager: Manager) -> None:
-        self._manager = manager
-        self._ctx: Evaluation | None = None
-        self.taken: set[bytes] = set()
-        self.has_fired = False
-
-    @property
-    def is_under_way(self) -> bool:
-        """Return whether changes are neither committed nor aborted."""
-        return self._ctx is not None
-
-    @property
-    def ctx(self) -> Evaluation:
-        """Return the evaluation under way; there must be one."""
-        assert self._ctx is not None
-        return self._ctx
-
-    def begin(self, ctx: Evaluation) -> bool:
-        """Begin the changes of an evaluation; return whether it had not begun yet.
-
-        An earlier evaluation that was not committed is aborted.
-        """
-        if self._ctx is ctx:
-            return False
-        self.abort_other(ctx)
-        self._ctx = ctx
-        self._manager.leases.begin_naming()
-        self.has_fired = False
-        return True
-
-    def commit(self) -> None:
-        """Commit the changes: the proposal is applied and its notes have taken effect."""
-        self._manager.leases.break_promises()
-        self.taken.clear()
-        self._ctx = None
-
-    def commit_if(self, ctx: Evaluation) -> bool:
-        """Commit the changes of this evaluation, if it is under way; return whether it was."""
-        if self._ctx is not ctx:
-            return False
-        self.commit()
-        return True
-
-    def abort_other(self, ctx: Evaluation) -> None:
-        """Abort an earlier evaluation than this one: it never took effect, and never will."""
-        if self._ctx is not None and self._ctx is not ctx:
-            self.abort()
-
-    def abort(self) -> None:
-        """Undo the changes of a proposal that did not come about."""
-        manager = self._manager
-        manager.ready.forget()
-        manager.leases.break_promises()
-        manager.leases.name_again()
-        manager.consumers.forget_ungranted()
-        manager.wishes.begin_again()
-        self.taken.clear()
-        self._ctx = None
-        manager.steps.look_at(manager)
-        manager.steps.plan(manager)
 
 
 LATENESS_KEPT: Final = 1000
@@ -194,13 +110,7 @@ class Manager:
         speculation: what the proposal under evaluation has taken from this memory.
         lateness: how late the last messages were fired, in milliseconds.
         figures: its figures for metrics.
-        slots: the slots that the range owns, by limit; none in a store of one range.
-        uses: how many of them it has used lately.
-        bucket: the token bucket of the whole queue; ``None``: its rate is unlimited, or other
-            ranges have all of it.
-        starves_until: until when claims that do not wait do so for slots.
-        gets_none_until: until when they do not, since the root had none.
-        try_again_at: when the rate of the queue allows the next message.
+        limits: its limits: the slots and the rate that the range has.
         poll_at: when the stored state is read again although no timer rang.
         empty_from: the key of a dropped queue below which nothing is left.
         names_all: whether all records of a dropped queue that were found could be read.
@@ -237,7 +147,6 @@ class Manager:
         self._gives_back_at = 0.0
         self.lateness: deque[int] = deque(maxlen=LATENESS_KEPT)
         self.figures = QueueFigures()
-        self.try_again_at: float | None = None
         self.trouble = Trouble()
         self.was_asked_for = True
         self._planned: tuple[int, ...] = ()
@@ -246,13 +155,9 @@ class Manager:
         self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets = GroupBuckets(host.monotonic())
-        self.slots: dict[Limit, Slots] = dict.fromkeys(LIMITS, NO_SLOTS)
-        self.uses = {limit: Use(host.monotonic()) for limit in LIMITS}
-        self.starves_until = self.gets_none_until = 0.0
-        self._rested = 0
-        self.bucket: TokenBucket | None = None
+        self.limits = QueueLimits(self)
         self._heads = [self.layout.scheduled, self.layout.moments]
-        self._change_bucket()
+        self.limits.change()
 
     @property
     def name(self) -> str:
@@ -278,7 +183,7 @@ class Manager:
             self.purge_from, self.purge_at = first[0], done_at + self.retention
         self.results_until = self.first_in(stored, *self.result_span)
         self.host.slots.read(stored, self)
-        self._change_bucket()
+        self.limits.change()
 
     def find_first_due(self, reader: Reader | Evaluation) -> None:
         """Read when the first scheduled messages are due."""
@@ -324,7 +229,7 @@ class Manager:
         # Messages that memory has no room for are searched in the store.
         self.wishes.begin_again()
         self.poll_at = self.host.monotonic() + definition.settings.poller_interval
-        self._change_bucket()
+        self.limits.change()
         self.group_buckets.change(definition.settings.group_max_rate, self.host.monotonic())
         self.ready.free_all()
         self.steps.look_at(self)
@@ -337,16 +242,6 @@ class Manager:
     def order_by(self, settings: QueueSettings) -> None:
         """Set the order in which new messages are placed."""
         self.ordered = settings.order == "group"
-
-    def _change_bucket(self) -> None:
-        rate, now = self.definition.settings.max_rate, self.host.monotonic()
-        rate = None if rate is None else rate * self.host.slots.share(self)
-        if not rate:
-            self.bucket = None
-        elif self.bucket is None:
-            self.bucket = TokenBucket(rate, now)
-        else:
-            self.bucket.change(rate, now)
 
     def end(self, refusal: Exception | None) -> None:
         """Stop serving the queue; tell the waiting claims ``refusal``, unless it is `None`."""
@@ -409,88 +304,6 @@ class Manager:
         """Commit the speculation of an evaluation, which may have written nothing here."""
         if self.speculation.commit_if(ctx):
             self.steps.plan(self)
-
-    # --- limits
-
-    def allowance(self, ctx: Evaluation, now: float) -> int:
-        """Return how many messages the limits of the whole queue allow to fire now."""
-        settings = self.definition.settings
-        allowed = 1 << 30
-        if settings.max_concurrency is not None:
-            allowed = self.host.slots.usable(ctx, self, "concurrency") - len(self.leases)
-        if settings.max_rate is not None and self.bucket is None:
-            return 0
-        if self.bucket is not None and allowed > 0:
-            tokens = self.bucket.available(now)
-            if not tokens:
-                self.try_again_at = self.bucket.next_at(now)
-                self.steps.wake_by(self, self.try_again_at)
-            allowed = min(allowed, tokens)
-        return max(allowed, 0)
-
-    def take_slots(self, limit: Limit, slots: Slots) -> None:
-        """Take over the slots that the range owns now."""
-        before, self.slots[limit] = self.slots[limit], slots
-        if slots.usable > before.usable:
-            self.starves_until = self.gets_none_until = 0.0
-            self.uses[limit].note(slots.usable)
-        if limit == "rate":
-            self._take_shares(slots.usable - before.usable)
-        self.steps.look_at(self)
-        self.steps.plan(self)
-
-    def _take_shares(self, more: int) -> None:
-        """Change the rate; of new shares, no token is there before all have had time for one.
-
-        Another range may have fired with each of them just before.
-        """
-        is_new = self.bucket is None
-        self._change_bucket()
-        if self.bucket is not None and more > 0:
-            self.bucket.owe(more - is_new - self._rested, self.host.monotonic())
-        self._rested = 0
-
-    def rest(self, shares: int) -> None:
-        """Note how many of the shares that arrive next nobody has fired with lately."""
-        self._rested = shares
-
-    def use_slots(self, *, is_wanted: bool = False) -> None:
-        """Note how many slots are used now; shares of the rate are if messages wait for them."""
-        self.uses["concurrency"].note(len(self.leases))
-        if is_wanted:
-            self.uses["rate"].note(self.slots["rate"].usable)
-        due = self._slots_due()
-        if due is not None:
-            self.steps.wake_by(self, due)
-
-    def starve(self) -> None:
-        """Note that claims need slots; those that do not wait do so for a moment."""
-        if not self.starves_until:
-            self.starves_until = self.try_again_at = self.host.monotonic() + PATIENCE_SECONDS
-            self.steps.wake_by(self, self.starves_until)
-
-    def get_none(self) -> None:
-        """Let claims that do not wait be answered, now and for a moment: there are no slots."""
-        self.gets_none_until = self.host.monotonic() + NONE_SECONDS
-        if self.starves_until:
-            self.starves_until = 0.0
-            self.steps.look_at(self)
-
-    def _slots_due(self) -> float | None:
-        """Return when slots are counted anew, or go back; ``None``: never."""
-        if self.host.bounds.is_whole:
-            return None
-        found: list[float] = []
-        for limit, slots in self.slots.items():
-            holds = held(self, limit)
-            if not (slots.owned or holds):
-                continue
-            is_outdated = slots.limit != number_of_slots(self.definition.settings, limit)
-            if is_outdated or min(slots.surplus, slots.owned - holds) > 0:
-                return self.host.monotonic()
-            if slots.usable > holds:
-                found.append(self.uses[limit].told_at)
-        return min(found, default=None)
 
     # --- waiting claims
 
@@ -654,8 +467,8 @@ class Manager:
             self.ready.free(group)
         if groups and self._is_limited(len(locators)):
             self.steps.look_at(self)
-        if not self.host.bounds.is_whole and self.slots["concurrency"].owned:
-            self.use_slots()
+        if not self.host.bounds.is_whole and self.limits.slots["concurrency"].owned:
+            self.limits.use_slots()
 
     def _ran(self, holding: LeasedHolding, number: int) -> None:
         """Count attempts of one holding that have ended."""
@@ -731,8 +544,9 @@ class Manager:
         for group in self.freed_at.take_due(now):
             self.ready.free(group)
             self.steps.look_at(self)
-        if self.try_again_at is not None and self.try_again_at <= now:
-            self.try_again_at = None
+        try_again_at = self.limits.try_again_at
+        if try_again_at is not None and try_again_at <= now:
+            self.limits.try_again_at = None
             self.steps.look_at(self)
 
     # --- time
@@ -784,8 +598,8 @@ class Manager:
         if self.to_give_back:
             return max(self.host.monotonic(), self._gives_back_at)
         deadlines = (
-            self.leases.next_deadline(), self.freed_at.first(), self.try_again_at,
-            self._slots_due(),
+            self.leases.next_deadline(), self.freed_at.first(), self.limits.try_again_at,
+            self.limits.slots_due(),
         )  # fmt: skip
         return min((each for each in deadlines if each is not None), default=None)
 
@@ -797,6 +611,6 @@ class Manager:
             or len(self.leases)
             or self.to_give_back
             or self.speculation.is_under_way
-            or any(each.owned for each in self.slots.values())
+            or any(each.owned for each in self.limits.slots.values())
             or self.trouble.failures(self.host.monotonic())
         )

@@ -292,7 +292,7 @@ class RangeQueues:
     def _has_dropped(self, dropped: QueueDefinition, manager: Manager | None) -> None:
         refusal = Invalid(f"the queue {dropped.name!r} was dropped; nothing was claimed")
         self.steps.forget(dropped.name, manager)
-        self.claiming.refuse(dropped, manager, refusal)
+        self.claiming.refuse(dropped.name, dropped.number, manager, refusal)
 
     # --- definitions
 

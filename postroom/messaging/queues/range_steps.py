@@ -434,7 +434,8 @@ class RangeSteps:
             return
         self.forget(error.queue, manager)
         self._directory.set_aside(error, manager.definition)
-        self._claiming.refuse(manager.definition, manager, QueueDamaged(error.queue, str(error)))
+        refusal = QueueDamaged(error.queue, str(error))
+        self._claiming.refuse(error.queue, manager.definition.number, manager, refusal)
 
     def trouble(self) -> tuple[int, str]:
         """Return how often the queues that are not sound have failed, and why the first one has."""

@@ -92,7 +92,7 @@ class SlotMoves:
         if not self._bounds.is_whole:
             for limit in LIMITS:
                 found = rules.read_slots(stored, self._range_id, manager.definition.number, limit)
-                manager.slots[limit] = found
+                manager.limits.slots[limit] = found
 
     # --- firing
 
@@ -109,16 +109,16 @@ class SlotMoves:
         if self._bounds.is_whole:
             return 1.0
         most = rules.number_of_slots(manager.definition.settings, "rate")
-        found = manager.slots["rate"]
+        found = manager.limits.slots["rate"]
         return found.usable / most if most and found.limit == most else 0.0
 
     def look(self, manager: Manager) -> None:
         """Note a queue that needs more slots, since something could be fired with them."""
         if self._bounds.is_whole or not rules.is_limited(manager.definition.settings):
             return
-        manager.use_slots(is_wanted=self._demand(manager) > 0)
+        manager.limits.use_slots(is_wanted=self._demand(manager) > 0)
         if not self._is_starving(manager):
-            manager.starves_until = 0.0
+            manager.limits.starves_until = 0.0
         elif manager.name not in self.hungry:
             self.hungry[manager.name] = 0.0
             self.on_hungry()
@@ -128,12 +128,13 @@ class SlotMoves:
         if self._bounds.is_whole or not self._is_starving(manager):
             return False
         now = manager.host.monotonic()
-        if manager.gets_none_until > now:
+        limits = manager.limits
+        if limits.gets_none_until > now:
             return False
-        manager.starve()
-        if manager.starves_until > now:
+        limits.starve()
+        if limits.starves_until > now:
             return True
-        manager.starves_until = 0.0
+        limits.starves_until = 0.0
         return False
 
     def _is_starving(self, manager: Manager) -> bool:
@@ -144,16 +145,17 @@ class SlotMoves:
 
         Without a share of the rate, a range can use no other slots either.
         """
-        found, settings = manager.slots[limit], manager.definition.settings
+        found, bucket = manager.limits.slots[limit], manager.limits.bucket
+        settings = manager.definition.settings
         most, demand = rules.number_of_slots(settings, limit), self._demand(manager)
         if not (most and demand) or (found.owned and found.limit != most):
             return 0
         if limit == "concurrency":
-            paced = settings.max_rate is not None and manager.bucket is None
+            paced = settings.max_rate is not None and bucket is None
             if paced or len(manager.leases) < found.usable:
                 return 0
             return min(demand, most - found.owned)
-        if manager.bucket is not None and manager.bucket.has_any(manager.host.monotonic()):
+        if bucket is not None and bucket.has_any(manager.host.monotonic()):
             return 0
         return min(max(manager.counted.ready, -(-most // RATE_DIVISOR)), most - found.owned)
 
@@ -173,7 +175,7 @@ class SlotMoves:
         now = manager.host.monotonic()
         for limit in LIMITS:
             slots, given = self._counted(ctx, manager, limit)
-            peak = manager.uses[limit].take_peak(now)
+            peak = manager.limits.uses[limit].take_peak(now)
             if peak is not None:
                 slots = rules.left_over(slots, max(peak, rules.held(manager, limit)))
             self._send_back(ctx, manager, limit, slots, given)
@@ -242,7 +244,7 @@ class SlotMoves:
                 f"{number} slots for {limit} were granted to range {self._range_id}, which has "
                 f"{found.usable} of {most}; nothing was changed"
             )
-        ctx.after.append(lambda: manager.host.current(manager).rest(grant.rested))
+        ctx.after.append(lambda: manager.host.current(manager).limits.rest(grant.rested))
         self._send_back(ctx, manager, limit, rules.granted(found, most, number), given)
 
     def halve(
@@ -304,4 +306,4 @@ class SlotMoves:
         key = rules.slots_key(self._range_id, manager.definition.number, limit)
         ctx.writes[key] = rules.encode_slots(slots)
         ctx.grow(2 * len(key))
-        ctx.after.append(lambda: manager.host.current(manager).take_slots(limit, slots))
+        ctx.after.append(lambda: manager.host.current(manager).limits.take_slots(limit, slots))

@@ -95,14 +95,14 @@ class SlotAsker:
         return [
             AskForSlots(
                 manager.name, manager.definition.number, limit, self.range_id, self.bounds.start,
-                manager.slots[limit].owned, wanted,
+                manager.limits.slots[limit].owned, wanted,
             )
             for limit in LIMITS if (wanted := self.moves.wanted(manager, limit))
         ]  # fmt: skip
 
     def _answered(self, manager: Manager, answer: Any) -> None:
         if answer == 0 and self.manager(manager.name) is manager:
-            manager.get_none()
+            manager.limits.get_none()
 
 
 @dataclass(eq=False)

@@ -19,6 +19,7 @@ from postroom.messaging.queues.leases import Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.node_claims import NodeClaim, NodeClaims, ServingRange
 from postroom.messaging.queues.places import lease_of
+from postroom.messaging.queues.queue_limits import QueueLimits
 from postroom.messaging.queues.records import Entry, Locator
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.queues.settling import REJECTED, Settling
@@ -68,10 +69,10 @@ def fires_before_its_time() -> Patch:
 def concurrency_is_not_kept() -> Patch:
     """Hold nobody up for ``max_concurrency``."""
 
-    def allowance(self: Manager, ctx: Evaluation, now: float) -> int:
+    def allowance(self: QueueLimits, ctx: Evaluation, now: float) -> int:
         return 1 << 30
 
-    return Manager, "allowance", allowance
+    return QueueLimits, "allowance", allowance
 
 
 def groups_are_not_ordered() -> Patch:
