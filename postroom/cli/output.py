@@ -246,6 +246,14 @@ def _write(line: str) -> None:
         sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def confirmed(question: str) -> bool:
+    """Return whether a person says yes. Without a person there is no answer, which means no."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        return False
+
+
 _TEXT_CELLS_MIN: Final = 20
 """The least number of cells to which a text is cut."""
 _GAP_CELLS: Final = 3

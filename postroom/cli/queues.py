@@ -31,7 +31,7 @@ from postroom.cli.options import (
     required_store,
     with_options,
 )
-from postroom.cli.output import Listing, Notation, field, print_json, print_line
+from postroom.cli.output import Listing, Notation, confirmed, field, print_json, print_line
 from postroom.cli.queue_output import (
     QUEUE_HEADERS,
     json_definition,
@@ -202,17 +202,9 @@ def drop(
     """Delete QUEUE with all its messages."""
     with store.open_existing() as db:
         db.queue(name).info()
-        if not yes and not _confirmed(f"Delete the queue {name!r} with all its messages?"):
+        if not yes and not confirmed(f"Delete the queue {name!r} with all its messages?"):
             raise Error("nothing was changed: answer y, or give --yes, to delete the queue")
         db.queue(name).drop()
-
-
-def _confirmed(question: str) -> bool:
-    """Return whether a person says yes. Without a person there is no answer, which means no."""
-    try:
-        return typer.confirm(question)
-    except typer.Abort:
-        return False
 
 
 @app.command("show")

@@ -8,8 +8,9 @@ import typer
 
 from postroom.backup.manifest import time_of
 from postroom.cli.options import AsJson, Folder
-from postroom.cli.output import print_json, print_line
+from postroom.cli.output import confirmed, print_json, print_line
 from postroom.counted import counted
+from postroom.errors import Error
 from postroom.kv.clock import LOGICAL_BITS, SystemClock
 from postroom.server import recovery
 
@@ -35,8 +36,8 @@ def recover(
         _print(found)
     if not force:
         return
-    if not yes:
-        typer.confirm("Go on with this node alone?", abort=True, err=True)
+    if not yes and not confirmed("Go on with this node alone?"):
+        raise Error("nothing was changed: answer y, or give --yes, to go on with this node alone")
     store = recovery.recover(folder)
     if as_json:
         print_json({"recovered": store.hex()})

@@ -139,7 +139,8 @@ def test_a_survey_changes_nothing_and_tells_what_may_be_missing(three: ClusterPr
     assert told[3].startswith("may be missing: every later entry")
     (record,) = (json.loads(line) for line in lines("recover", folder, "--json"))
     assert record["ranges"][0]["voters"] == [1, 2, 3]
-    assert failed_with(invoke("recover", folder, "--force"), 1, "Go on with this node alone?")
+    refused = invoke("recover", folder, "--force")
+    assert failed_with(refused, 1, "Go on with this node alone?", "nothing was changed")
     assert not recovery.survey(Path(folder)).interrupted
     done = lines("recover", folder, "--force", "--yes")
     assert "is a cluster of one" in done[-1]
