@@ -18,8 +18,9 @@ conflict, and its next try locks both keys before it begins, in the order of the
 of a lock is the one that the client knows of when it has it. A right half forgets the locks of
 before its split: for each lock in a circle, its holder has heard of the range.
 
-While everything read so far is locked, the timestamp *moves*: the answer to ``get_for_update`` may
-be from a later one, since no other transaction could change those keys in between.
+While everything read so far is locked in one range, the timestamp *moves*. No other transaction
+could change those keys, so the answer to ``get_for_update`` may be from a later one. A range that
+has lost a lock of the transaction, or has split since, does not move it.
 
 *Several ranges* on different nodes have different clocks. The timestamp is that of the range which
 has answered first. In another range something may have been acknowledged before the transaction
@@ -191,8 +192,9 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         return self.lock_range != range_id
 
     def _has_locked_all(self) -> bool:
-        """Return whether no other transaction can change what was read."""
-        return len(self.keys) == self.locked and not (self.spans or self.inboxes)
+        """Return whether one range keeps others from changing what was read."""
+        is_all = len(self.keys) == self.locked and not (self.spans or self.inboxes)
+        return is_all and self.lock_range != EVERY_RANGE
 
     async def scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool

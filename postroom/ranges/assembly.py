@@ -197,7 +197,7 @@ class AssembledReplica(ABC):
         self.listing = RangeListing(self.bounds, self.node_id, self.stored, lambda: self.group)
         bulk = (garbage, partitions, self.listing)
         self.pushes = Pushes(clock.pass_over, self.host.monotonic)
-        registry.divisible.append(TransactionHalves(self.range_id, self.intents))
+        registry.divisible.append(TransactionHalves(self.range_id, self.intents, waits.locks))
         refreshes = Refreshes(reads.check_age, self.reads.follow)
         spanning = (participation, self.pushes, refreshes, ForgottenCommits(self.range_id))
         whole = WholeProtections(

@@ -45,6 +45,8 @@ from postroom.ranges.waiting import Spans, UserSpan, Waiting
 Bounds: TypeAlias = tuple[bytes, bytes | None]
 Token: TypeAlias = bytes | Bounds
 
+NEVER: Final = (1 << 64) - 1
+"""A timestamp that is above all others."""
 _RETRY_SECONDS: Final = 0.1
 
 
@@ -299,8 +301,15 @@ class LockTable:
         return self.held.get(token)
 
     def locks_since(self, transaction_id: bytes) -> int | None:
-        """Return since when a transaction holds locks without having lost any."""
+        """Return since when a transaction holds locks without having lost any.
+
+        ``NEVER``: it may have lost one, by a split.
+        """
         return self._since.get(transaction_id)
+
+    def keys_have_left(self) -> None:
+        """Have no transaction of now hold all that it has locked: some may lie elsewhere."""
+        self._since = dict.fromkeys(self._since, NEVER)
 
     # --- waiting
 

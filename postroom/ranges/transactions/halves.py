@@ -13,6 +13,7 @@ from postroom.kv.engine import ValueReader
 from postroom.ranges.contract import KeySet
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.locks import LockTable
 from postroom.ranges.transactions.intents import IntentTable
 
 
@@ -22,11 +23,13 @@ class TransactionHalves:
     Args:
         range_id: the id of the range.
         intents: the intents of the range.
+        locks: the locks of the range.
     """
 
-    def __init__(self, range_id: int, intents: IntentTable) -> None:
+    def __init__(self, range_id: int, intents: IntentTable, locks: LockTable) -> None:
         self._unresolved = keys.unresolved_prefix(range_id)
         self._intents = intents
+        self._locks = locks
 
     def prepared(self, key: bytes | None) -> None:
         """Open what was closed for an earlier split."""
@@ -68,5 +71,6 @@ class TransactionHalves:
         return b""
 
     def halved(self) -> None:
-        """Open the left half: what is left concerns that."""
+        """Open the left half: what is left concerns that. Locks of the right half are gone."""
         self._intents.closed.open()
+        self._locks.keys_have_left()

@@ -161,7 +161,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(queues.expiry_leaves_the_lease, 100, EMBEDDED),
     Mutation(queues.copies_are_not_kept_up, 100, EMBEDDED_RANGES, known=1),
     Mutation(queues.ids_are_unique_in_a_range_alone, 100, EMBEDDED_RANGES, known=10),
-    Mutation(queues.services_take_what_is_prepared, 100, EMBEDDED_RANGES, known=10),
+    Mutation(queues.services_take_what_is_prepared, 100, EMBEDDED_RANGES, known=82),
     Mutation(queues.what_is_given_back_counts, 100, EMBEDDED_RANGES, known=1),
     Mutation(queues.pointers_outlive_their_messages, 100, EMBEDDED_RANGES, known=10),
     Mutation(queues.both_halves_keep_all_slots, 100, EMBEDDED_RANGES),
