@@ -70,6 +70,10 @@ def test_a_claim_that_gets_nothing_is_told_of_all_ranges_with_nothing(store: Sto
     assert told(store, b"z", "mail") == [b"a", b"z"]
 
 
+def test_ranges_that_touch_are_told_of_as_one_span(store: Store) -> None:
+    assert claim(store, b"z").without == [(b"", None)]
+
+
 def test_a_range_that_has_not_used_the_queue_is_not_told_of(store: Store) -> None:
     split(store, b"p")
     assert told(store, b"a") == [b"a", b"z"]

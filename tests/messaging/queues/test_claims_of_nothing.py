@@ -10,6 +10,7 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging import due as times
+from postroom.messaging.queues import manager as managers
 from postroom.messaging.queues.claim_requests import ClaimSelection
 from postroom.messaging.queues.definition_requests import SetSchedule
 from postroom.messaging.queues.manager import Manager
@@ -108,6 +109,22 @@ def test_memory_is_not_asked_if_it_is_time_to_poll(queues: Queues) -> None:
     assert has_none(manager, ClaimSelection())
     manager.poll_at = queues.range_queues.monotonic()
     assert not has_none(manager, ClaimSelection())
+
+
+def test_a_queue_with_nothing_need_not_be_polled(queues: Queues) -> None:
+    manager = queues.manager()
+    manager.poll_at = queues.range_queues.monotonic()
+    assert has_none(manager, ClaimSelection())
+
+
+def test_a_claim_looks_through_a_bounded_number_of_ready_messages(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managers, "LOOKED_THROUGH", 2)
+    for number in range(3):
+        assert has_none(queues.manager(), OF_KIND)
+        queues.enqueue(b"%d" % number)
+    assert not has_none(queues.manager(), OF_KIND)
 
 
 def test_memory_is_not_asked_if_it_has_not_all_messages(queues: Queues) -> None:
