@@ -75,7 +75,7 @@ class Ready:
         raise AssertionError
 
 
-async def _status() -> Status:
+async def _status(_: Any) -> Status:
     raise AssertionError
 
 

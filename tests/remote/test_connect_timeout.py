@@ -40,6 +40,15 @@ def test_a_refused_port_is_named_with_what_it_said(refusing: str) -> None:
     assert "postroom serve" in str(told.value)
 
 
+def test_the_argument_that_ended_the_wait_is_named(refusing: str) -> None:
+    for given, named in (
+        ({"timeout": 0.2}, "timeout="),
+        ({"connect_timeout": 0.2}, "connect_timeout="),
+    ):
+        with pytest.raises(postroom.Unavailable, match=f"wait for longer with {named}"):
+            postroom.connect(refusing, insecure=True, **given)
+
+
 def test_each_address_is_named(refusing: str, silent: str) -> None:
     with pytest.raises(postroom.Unavailable) as told:
         postroom.connect([refusing, silent], insecure=True, connect_timeout=0.3)

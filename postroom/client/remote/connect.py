@@ -67,11 +67,11 @@ def connect(  # noqa: PLR0913 - each argument is an option
         postroom.errors.Unavailable: ...
     """
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
-    patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
+    patience = _patience(connect_timeout, timeout)
     values = resolve(codec)
     randomness = _randomness()
     sender = ThreadSender(lambda: AsyncioSender(nodes, tls, token, randomness, timeout), randomness)
-    sender.start(functools.partial(_reach, patience))
+    sender.start(functools.partial(_reach, *patience))
     status = functools.partial(cluster_status, addresses=nodes)
     return blocking.CoreDatabase(
         sender, asynchronous.CoreDatabase(sender, values, status, sender.close)
@@ -124,11 +124,11 @@ async def connect_on_behalf(  # noqa: PLR0913 - each argument is an option
     The other arguments are those of :func:`connect_async`.
     """
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
-    patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
+    patience = _patience(connect_timeout, timeout)
     values = resolve(codec)
     sender = AsyncioSender(nodes, tls, token, _randomness(), timeout, on_behalf)
     try:
-        await _reach(patience, sender)
+        await _reach(*patience, sender)
     except BaseException:
         sender.abort()
         await sender.close()
@@ -137,8 +137,19 @@ async def connect_on_behalf(  # noqa: PLR0913 - each argument is an option
     return asynchronous.CoreDatabase(sender, values, status, sender.close)
 
 
-async def _reach(patience: float, sender: AsyncioSender) -> None:
+def _patience(connect_timeout: float, timeout: float) -> tuple[float, str]:
+    """Return how many seconds to wait for a leader, and the argument that says so."""
+    seconds = _seconds(connect_timeout, "connect_timeout")
+    return (timeout, "timeout=") if timeout < seconds else (seconds, "connect_timeout=")
+
+
+async def _reach(patience: float, argument: str, sender: AsyncioSender) -> None:
     """Wait until a leader answers; from then on the time is known.
+
+    Args:
+        patience: seconds to wait.
+        argument: the argument of ``connect`` that says so.
+        sender: the client's sender.
 
     Raises:
         AccessDenied: every node hangs up.
@@ -156,7 +167,7 @@ async def _reach(patience: float, sender: AsyncioSender) -> None:
             f"no node that leads has answered within {patience:g} s "
             f"({sender.router.addresses.connection_errors()}); see that the nodes run there "
             "('postroom serve --path DIR --listen HOST:PORT'), or wait for longer with "
-            "connect_timeout="
+            f"{argument}"
         ) from None
 
 
