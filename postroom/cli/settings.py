@@ -119,7 +119,10 @@ def set_setting(
 @app.command("reset")
 @on_a_store
 def reset_setting(store: StoreOptions, name: Name, as_json: AsJson = False) -> None:
-    """Let the setting NAME be that with which each node was started, and print it."""
+    """Let the setting NAME be that with which each node was started, and print it.
+
+    Settings of splits become those with which a new cluster begins.
+    """
     _check_live(name)
     _change(store, name, None, as_json)
 

@@ -7,7 +7,8 @@
     parts of a node ── ask each time ──▶ SettingsInForce: the stored value, else that of its start
 
 A setting that the store has not is that of each node's start, such as ``serve --slow``. A stored
-value counts for all nodes, also after a restart, until it is reset.
+value counts for all nodes, also after a restart, until it is reset. A cluster begins with stored
+values for splits (:data:`FOUNDING`), and a reset gives it these again.
 
 The number of settings is that of :data:`SETTINGS`; so the record is small. Names of a later version
 stay in it, and are not told.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -162,7 +164,7 @@ class ChangeSetting(ConcernsRoot, Command, frozen=True, tag="change_setting"):
 
     Attributes:
         name: the name of the setting.
-        value: the value; ``None``: as the nodes were started.
+        value: the value; ``None``: as the nodes were started, or as a new cluster begins.
         is_default: whether an earlier value stays.
     """
 
@@ -199,9 +201,16 @@ class SettingsInForce:
     Args:
         started: those of its start, by name; others have their defaults.
         stored: the record; ``None``: there is none.
+        founding: the settings that a reset gives other values than those of the start.
     """
 
-    def __init__(self, started: Mapping[str, Number], stored: bytes | None = None) -> None:
+    def __init__(
+        self,
+        started: Mapping[str, Number],
+        stored: bytes | None = None,
+        founding: Mapping[str, Number] = MappingProxyType({}),
+    ) -> None:
+        self._founding = founding
         self._started = {name: each.default for name, each in SETTINGS.items()} | dict(started)
         self.take(stored)
 
@@ -239,8 +248,9 @@ class SettingsInForce:
         stored = _stored(ctx)
         if not (request.is_default and request.name in stored):
             stored.pop(request.name, None)
-            if request.value is not None:
-                stored[request.name] = request.value
+            value = self._founding.get(request.name) if request.value is None else request.value
+            if value is not None:
+                stored[request.name] = value
             ctx.writes[SETTINGS_KEY] = _encode(stored)
         return self._told(request.name, stored)
 

@@ -88,6 +88,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         spread_seconds: how often a node with several ranges looks whether it is to give a lease
             away (:mod:`.lease_spreading`).
         first_words: settings that the store gets from this node if it has none of their names yet.
+        founding: settings that a reset gives the values with which a cluster begins.
         slow_seconds: the duration from which commits and locks are logged as slow, and with it all
             conflicts; ``None``: nothing of this is logged.
         is_general_only: whether all proposals are made in the general way
@@ -108,6 +109,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     rests_alone: bool = False
     spread_seconds: float = 10.0
     first_words: dict[str, float] = msgspec.field(default_factory=dict)
+    founding: dict[str, float] = msgspec.field(default_factory=dict)
     slow_seconds: float | None = None
     is_general_only: bool = msgspec.field(
         default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")

@@ -206,7 +206,9 @@ class Node:
         get = self.engine.get
         self.nodes = decode_nodes(get(nodes_key(ROOT_ID)))
         self.grants = Grants(get(ACCESS_KEY))
-        self.settings = SettingsInForce(self.options.live_settings(), get(SETTINGS_KEY))
+        self.settings = SettingsInForce(
+            self.options.live_settings(), get(SETTINGS_KEY), self.options.founding
+        )
         self.onlookers: list[Onlooker] = []
         self.slow_log = SlowLog(self.monotonic, self.onlookers)
         self.slow_log.change(self.settings[SLOW])

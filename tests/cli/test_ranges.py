@@ -131,3 +131,10 @@ def test_status_of_several_ranges_tells_their_leaders_and_the_sums_of_their_coun
         return next((line for line in shown.splitlines() if " ranges: " in line), "")
 
     assert "by node" in eventually(told)
+
+
+def test_a_reset_gives_a_cluster_the_splits_of_a_new_one(three: ClusterProcesses) -> None:
+    there = ("--connect", three.addresses, "--insecure")
+    (told,) = records("settings", "reset", "split-bytes", *there)
+    assert (told["name"], told["value"]) == ("split-bytes", 512 << 20)
+    assert records("range", "configure", *there) == [{"split_bytes": 512 << 20}]

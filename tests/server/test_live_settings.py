@@ -12,7 +12,7 @@ import pytest
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.limits import POLL_SECONDS
 from postroom.ranges import settings
-from postroom.ranges.settings import SETTINGS, ChangeSetting, SettingsInForce
+from postroom.ranges.settings import FOUNDING, SETTINGS, ChangeSetting, SettingsInForce
 from postroom.ranges.transactions.one_range import RECORD_SECONDS
 from tests.client.stores import Store
 from tests.server.hosting import MEMBERS, ThreeNodes
@@ -244,3 +244,19 @@ def test_three_nodes_take_a_change_at_once_and_keep_it_over_crashes() -> None:
     nodes.ask(leader, ChangeSetting(settings.SLOW, None))
     nodes.until(lambda: not any(each.slow_log.is_on for each in nodes.nodes.values()), 2.0)
     nodes.close()
+
+
+@pytest.mark.parametrize(
+    ("founding", "expected"), [({}, (0, False)), (FOUNDING, (512 << 20, True))]
+)
+def test_a_reset_gives_a_cluster_the_splits_with_which_one_begins(
+    founding: dict[str, float], expected: tuple[float, bool]
+) -> None:
+    store = Store(founding={**founding})
+    store.db.change_setting(settings.SPLIT_BYTES, 1 << 30)
+    store.db.change_setting(settings.SPLIT_BYTES, None)
+    store.db.change_setting(settings.SLOW, 3)
+    store.db.change_setting(settings.SLOW, None)
+    assert value_of(store, settings.SPLIT_BYTES) == expected
+    assert value_of(store, settings.SLOW) == (math.inf, False)
+    store.db.close()

@@ -32,7 +32,7 @@ from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
-from postroom.ranges.settings import founding_settings
+from postroom.ranges.settings import FOUNDING, founding_settings
 from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
@@ -262,6 +262,7 @@ class ServedNode:
             disk_reserve_bytes=settings.disk_reserve_bytes,
             memory_bytes=settings.memory_bytes,
             first_words={**settings.first_words},
+            founding={**FOUNDING},
             slow_seconds=settings.slow_seconds,
         )
         node = Node(self._engine, self._clock, self._random, peers, options)
