@@ -140,7 +140,7 @@ class AssembledNode(HostingNode, Protocol):
     slow_log: SlowLog
     load_splitting: LoadSplitting
     definitions: DefinitionNews
-    handed_leases: dict[bytes, float]
+    handed_leases: dict[int, dict[bytes, float]]
     seen_clients: dict[bytes, None]
 
     @property

@@ -167,7 +167,7 @@ class Node:
         self._stored = engine if storage is None else storage.applied
         self.definitions, self.handed_leases, self.seen_clients = (
             DefinitionNews(self._stored, self._has_whole_root),
-            dict[bytes, float](),
+            dict[int, dict[bytes, float]](),
             dict[bytes, None](),
         )
         self.replicas = Replicas(clock.monotonic)

@@ -61,8 +61,8 @@ class QueueEnvironment:
         wake_up: the flag that wakes the service.
         news: the definitions of queues that the node has heard of.
         node_claims: the claims that wait for all ranges of the node.
-        handed: the deadlines of message leases on the monotonic clock, by the keys of their
-            holdings: the halves of a range begin with those that the range has given here.
+        handed: the deadlines of message leases on the monotonic clock, by ranges and the keys of
+            their holdings: a range begins with those that were given here.
         seen_clients: the clients that any range of the node has seen, the first ones first.
         forgets_strangers: whether a client that was not seen since the start of the node is gone.
             This is so in an embedded store, whose clients are in its process.
@@ -94,7 +94,7 @@ class QueueEnvironment:
     forgets_strangers: bool
     rouse: Callable[[], None]
     node_claims: NodeClaims = field(default_factory=NodeClaims)
-    handed: dict[bytes, float] = field(default_factory=dict)
+    handed: dict[int, dict[bytes, float]] = field(default_factory=dict)
     seen_clients: dict[bytes, None] = field(default_factory=dict)
     refusals: dict[int, Exception] = field(default_factory=dict)
     waits: TokenWaits = field(default_factory=TokenWaits)

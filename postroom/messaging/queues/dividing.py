@@ -251,10 +251,10 @@ class QueueHalves:
 
     def _hand_deadlines(self, left: _Index, right: _Index) -> None:
         """Let the halves know how long leases last that this node has given: clocks may be set."""
-        handed = self._queues.handed
-        handed.clear()
-        for raw, deadline in self._queues.deadlines():
-            handed[left.twin(raw)] = handed[right.twin(raw)] = deadline
+        deadlines = dict(self._queues.deadlines())
+        for index in left, right:
+            own = {index.twin(raw): deadline for raw, deadline in deadlines.items()}
+            self._queues.hand(index.range_id, own)
 
     def halved(self) -> None:
         """Have the queues begin with what stays."""
@@ -330,12 +330,13 @@ class _Index:
     """The engine keys of an index of queues, and of the counters beside it.
 
     Attributes:
+        range_id: the id of its range.
         kind: its kind.
         counters, records: their spans. The counters come first.
     """
 
     def __init__(self, range_id: int, kind: bytes = keys.QUEUES) -> None:
-        self._range_id = range_id
+        self.range_id = range_id
         self.kind = kind
         prefix = keys.queue_counters_prefix(range_id, kind)
         self.counters = keys.KeySpan(prefix, keys.after_prefix(prefix))
@@ -347,7 +348,7 @@ class _Index:
     def other(self) -> _Index:
         """Return the index of the range that takes turns with this one."""
         other = keys.OTHER_QUEUES if self.kind == keys.QUEUES else keys.QUEUES
-        return _index(self._range_id, other)
+        return _index(self.range_id, other)
 
     @property
     def spans(self) -> tuple[keys.KeySpan, keys.KeySpan]:
@@ -368,7 +369,7 @@ class _Index:
 
     def counters_of(self, number: int) -> bytes:
         """Return the key of the counters of a queue."""
-        return keys.queue_counters_key(self._range_id, number, self.kind)
+        return keys.queue_counters_key(self.range_id, number, self.kind)
 
 
 @lru_cache(maxsize=64)

@@ -80,7 +80,7 @@ class RangeQueues:
         index: the kind of the index of queues that is in use.
         slots: the slots that the range owns; ``pools``: at the root, those that no range owns.
         drops: the wake-up of the service that has all ranges learn of dropped queues, if any.
-        bounds, handed, kept, waits, node_claims, monotonic, reading, by_wall: see
+        bounds, kept, waits, node_claims, monotonic, reading, by_wall: see
             :class:`.QueueEnvironment`.
     """
 
@@ -103,7 +103,7 @@ class RangeQueues:
             self.pools.give_back if is_root else None, environment.monotonic,
         )  # fmt: skip
         self.pools.own = self.slots
-        self.kept, self.handed = environment.kept, environment.handed
+        self.kept = environment.kept
         self.waits, self.node_claims = environment.waits, environment.node_claims
         self.monotonic, self.reading = environment.monotonic, environment.reading
         self.by_wall = environment.by_wall
@@ -228,10 +228,19 @@ class RangeQueues:
                 self.steps.wake_by(manager, self.monotonic())
         self._environment.wake_tokens(tokens)
 
+    @property
+    def handed(self) -> dict[bytes, float]:
+        """Return the deadlines with which the holdings of this range begin, by their keys."""
+        return self._environment.handed.get(self._range_id, {})
+
     def deadlines(self) -> Iterator[tuple[bytes, float]]:
         """Iterate over the deadlines of all holdings, with their engine keys."""
         for manager in self._by_name.values():
             yield from manager.leases.deadlines()
+
+    def hand(self, range_id: int, deadlines: dict[bytes, float]) -> None:
+        """Let a range of this node begin with these deadlines, and with no others."""
+        self._environment.handed[range_id] = deadlines
 
     def gives_back(self) -> bool:
         """Return whether the next step gives messages back, in a queue that does not fail."""
@@ -253,8 +262,7 @@ class RangeQueues:
         if self._environment.forgets_strangers:
             deadlines = dict(self.deadlines())
             if deadlines:  # none are known while a lease has yet to begin
-                self.handed.clear()
-                self.handed.update(deadlines)
+                self.hand(self._range_id, deadlines)
         for manager in self._by_name.values():
             manager.consumers.lose(NotLeaseholder(None))
         self._forget()
@@ -300,6 +308,7 @@ class RangeQueues:
         """Hear which queues have changed at the root."""
         if self._learning.hear(names):
             assert self._stored is not None
+            self.hand(self._range_id, dict(self.deadlines()))
             self.restart(self._stored)  # until now this node knew less than the range
             self._environment.wake_tokens([self._learning])
         if self._learning.has_news:
