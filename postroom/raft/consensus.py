@@ -35,6 +35,8 @@ from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, 
 from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
+    NO_CLOCKS,
+    Clocks,
     Envelope,
     Frame,
     Message,
@@ -67,8 +69,8 @@ class Consensus:
         monotonic: seconds that never go back.
         random: for election time-outs.
         options: times and sizes.
-        wall_milliseconds: the wall clock, told to peers with every frame.
-        on_peer_clock: called with a peer and its wall clock when a frame of it comes.
+        clocks_for: returns what a peer is told about wall clocks, with every frame.
+        on_peer_clocks: called with a peer and what its frame tells about wall clocks.
         on_malformed: called with the sender of a frame that was dropped. It is malformed,
             or names a term or an index that no member can have reached.
         on_unknown: called with a group that is not open here, and a message that has come for it
@@ -84,8 +86,8 @@ class Consensus:
         monotonic: Callable[[], float],
         random: Random,
         options: RaftOptions | None = None,
-        wall_milliseconds: Callable[[], int] = lambda: 0,
-        on_peer_clock: Callable[[NodeId, int], None] = lambda peer, clock: None,
+        clocks_for: Callable[[NodeId], Clocks] = lambda peer: NO_CLOCKS,
+        on_peer_clocks: Callable[[NodeId, Clocks], None] = lambda peer, clocks: None,
         on_malformed: Callable[[NodeId], None] = lambda peer: None,
         on_unknown: Callable[[int, NodeId, Message], None] = lambda group, peer, message: None,
     ) -> None:
@@ -97,8 +99,8 @@ class Consensus:
         self._monotonic = monotonic
         self._random = random
         self._options = RaftOptions() if options is None else options
-        self._wall_milliseconds = wall_milliseconds
-        self._on_peer_clock = on_peer_clock
+        self._clocks_for = clocks_for
+        self._on_peer_clocks = on_peer_clocks
         self._on_malformed = on_malformed
         self._on_unknown = on_unknown
         self._liveness = Liveness(monotonic, self._options)
@@ -416,7 +418,7 @@ class Consensus:
 
     def _encode_and_send(self, to: NodeId, envelopes: Sequence[Envelope]) -> int:
         self._liveness.sent(to, self._monotonic())
-        frame = encode_frame(envelopes, self._wall_milliseconds())
+        frame = encode_frame(envelopes, self._clocks_for(to))
         self._transport.send(to, frame)
         return len(frame)
 
@@ -435,7 +437,7 @@ class Consensus:
             if frame is None or lie is not None:
                 self._distrust(sender, f"malformed: {problem}" if lie is None else lie)
                 continue
-            self._on_peer_clock(sender, frame.wall_milliseconds)
+            self._on_peer_clocks(sender, frame.clocks)
             if self._liveness.hear(sender, now, frame.entries_version):
                 for group in self._groups.values():
                     group.on_return(sender, now)

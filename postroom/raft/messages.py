@@ -2,7 +2,8 @@
 
 ::
 
-    frame = [version, wall clock, [[group id, message], ...], entries version]
+    frame = [version, wall clock, [[group id, message], ...], entries version,
+             wall clock heard, wall clock when it came]
 
 A frame has the messages of all groups of a turn to one peer. The entries version says which entries
 the sender can read (:data:`postroom.raft.journal.ENTRIES_VERSION`).
@@ -17,8 +18,8 @@ the sender can read (:data:`postroom.raft.journal.ENTRIES_VERSION`).
                                         | -- TimeoutNow ------> |   lead in my place
 
 Every message, answers included, carries its sender's term, which exposes a late answer of an
-earlier term. A frame without messages says that its sender lives. The wall clock, in
-milliseconds, is for comparing; no decision here depends on it.
+earlier term. A frame without messages says that its sender lives. The wall clocks, in
+milliseconds, are for comparing (:class:`Clocks`); no decision here depends on them.
 
 A frame that is malformed, too large or of another version is dropped whole; decoding has no other
 effect, and runs no code that the bytes name. The number of a frame's items is known before it is
@@ -29,7 +30,7 @@ refused (:func:`beyond_reach`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -175,6 +176,23 @@ Envelope: TypeAlias = tuple[Count, Message]
 """The group's id, and the message to its member."""
 
 
+class Clocks(NamedTuple):
+    """What a frame tells about wall clocks, in milliseconds; 0: nothing was heard.
+
+    Attributes:
+        own: the sender's, when the frame left.
+        heard: the receiver's, as its last frame told it.
+        heard_at: the sender's, when that frame came.
+    """
+
+    own: int = 0
+    heard: int = 0
+    heard_at: int = 0
+
+
+NO_CLOCKS: Final = Clocks()
+
+
 class Frame(msgspec.Struct, array_like=True, frozen=True):
     """The messages that one node sends to another at once."""
 
@@ -182,6 +200,13 @@ class Frame(msgspec.Struct, array_like=True, frozen=True):
     wall_milliseconds: Count
     envelopes: Annotated[list[Envelope], msgspec.Meta(max_length=PEER_FRAME_MESSAGES_MAX)]
     entries_version: Count
+    heard_milliseconds: Count = 0
+    heard_at_milliseconds: Count = 0
+
+    @property
+    def clocks(self) -> Clocks:
+        """Return what the frame tells about wall clocks."""
+        return Clocks(self.wall_milliseconds, self.heard_milliseconds, self.heard_at_milliseconds)
 
 
 class _FrameVersion(msgspec.Struct, array_like=True, frozen=True):
@@ -195,9 +220,10 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 _version_decoder = msgspec.msgpack.Decoder(_FrameVersion)
 
 
-def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> bytes:
+def encode_frame(envelopes: Sequence[Envelope], clocks: Clocks = NO_CLOCKS) -> bytes:
     """Encode all messages of a turn to one peer, each with its group."""
-    return _encoder.encode((WIRE_VERSION, wall_milliseconds, envelopes, ENTRIES_VERSION))
+    own, heard, heard_at = clocks
+    return _encoder.encode((WIRE_VERSION, own, envelopes, ENTRIES_VERSION, heard, heard_at))
 
 
 def frames_of(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:

@@ -40,7 +40,7 @@ from postroom.messaging.queues.news import DefinitionNews
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, Transport
-from postroom.raft.messages import Message
+from postroom.raft.messages import Clocks, Message
 from postroom.ranges.access import ACCESS_KEY, Grants
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.descriptor import RangeDescriptor
@@ -148,16 +148,16 @@ class Node:
             clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
             self._store_ceiling, clock.since_millisecond,
         )  # fmt: skip
+        self._peer_clocks = PeerClocks(clock)
         self._prepares = self._is_woken = False
         self.tasks = NodeTasks(clock.monotonic, lambda urgent: self.wake(urgent=urgent))
         self.calls = RangeCalls(self, transport)
         self.consensus = Consensus(
             engine, self.calls.transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
-            wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
+            clocks_for=self._peer_clocks.clocks_for, on_peer_clocks=self._on_peer_clocks,
             on_malformed=self._on_malformed, on_unknown=self._on_unknown,
         )  # fmt: skip
-        self._peer_clocks = PeerClocks(clock)
         self.clock.judge = self._peer_clocks.judge
         self._look_at_clocks_at = 0.0
         self._read_records()
@@ -444,8 +444,8 @@ class Node:
         """Return the compaction of deleted data; ``None``: the store is in memory."""
         return self._compaction
 
-    def _on_peer_clock(self, peer: NodeId, wall_milliseconds: int) -> None:
-        if self._peer_clocks.heard(peer, wall_milliseconds):
+    def _on_peer_clocks(self, peer: NodeId, clocks: Clocks) -> None:
+        if self._peer_clocks.heard(peer, clocks):
             self.clock.look_again()
         now = self.monotonic()
         if now >= self._look_at_clocks_at:

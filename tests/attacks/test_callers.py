@@ -33,7 +33,7 @@ from postroom import limits
 from postroom.client.remote.native import offering_native
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.protocol import frames, streams
-from postroom.raft.messages import Append, Vote, encode_frame
+from postroom.raft.messages import Append, Clocks, Vote, encode_frame
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import AdmitNode, RebindNode, RetireNode
 from postroom.ranges.protections import KeepPosition
@@ -109,7 +109,7 @@ ROWS: Final = {
         commit(Put(b"k", b"v"), client=VICTIM.client), "Invalid"
     ),
     "releasing another client's locks": Row(ReleaseLocks(VICTIM.client + NUMBER), "Invalid"),
-    "a forged vote": Row(encode_frame([(ROOT_ID, Vote(TERM, 1, 1, False))], 1), "goodbye"),
+    "a forged vote": Row(encode_frame([(ROOT_ID, Vote(TERM, 1, 1, False))], Clocks(1)), "goodbye"),
     "forged entries": Row(
         encode_frame([(ROOT_ID, Append(TERM, 0, 0, 9, 0, (), False))]), "goodbye"
     ),

@@ -21,6 +21,7 @@ from postroom.raft.messages import (
     Appended,
     Chunk,
     ChunkTaken,
+    Clocks,
     Message,
     PreVote,
     PreVoted,
@@ -104,7 +105,7 @@ class Liar:
             said = [(self.choose([ROOT_ID, ROOT_ID, 77]), self.message())]
             said *= self.choose([1, 1, 1, 3, 1000])
             if sum(len(encode_frame([each])) for each in said[:1]) * len(said) < 16 * MIB:
-                return encode_frame(said, self._number())
+                return encode_frame(said, Clocks(*(self._number() for _ in range(3))))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -16,6 +16,7 @@ from postroom.raft.messages import (
     Appended,
     Chunk,
     ChunkTaken,
+    Clocks,
     PreVote,
     PreVoted,
     TimeoutNow,
@@ -43,14 +44,23 @@ EVERY_MESSAGE = [
 
 def test_every_message_is_read_as_it_was_written() -> None:
     envelopes = list(enumerate(EVERY_MESSAGE))
-    frame = decode_frame(encode_frame(envelopes, 1234))[0]
+    frame = decode_frame(encode_frame(envelopes, Clocks(1234, 1233, 1232)))[0]
     assert frame is not None
-    assert (frame.wall_milliseconds, frame.envelopes) == (1234, envelopes)
+    assert (frame.clocks, frame.envelopes) == ((1234, 1233, 1232), envelopes)
 
 
 def test_the_bytes_of_a_frame_are_fixed() -> None:
-    assert encode_frame([(7, Voted(3, True))], 5) == b"\x94\1\5\x91\x92\x07\x93\4\3\xc3\2"
-    assert encode_frame([], 5) == b"\x94\1\5\x90\2", "I live"
+    clocks = Clocks(5, 6, 7)
+    assert encode_frame([(7, Voted(3, True))], clocks) == (
+        b"\x96\1\5\x91\x92\x07\x93\4\3\xc3\2\6\7"
+    )
+    assert encode_frame([], clocks) == b"\x96\1\5\x90\2\6\7", "I live"
+
+
+def test_a_frame_of_a_node_that_tells_only_its_own_clock_is_read() -> None:
+    frame = decode_frame(b"\x94\1\5\x90\2")[0]
+    assert frame is not None
+    assert frame.clocks == Clocks(5)
 
 
 def test_another_version_is_dropped() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from postroom.raft.interface import CommittedEntry, NetworkFaults, RaftOptions
 from postroom.raft.membership import AddLearner
-from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote, encode_frame
+from postroom.raft.messages import Append, Appended, Clocks, PreVote, PreVoted, Vote, encode_frame
 from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
@@ -319,15 +319,15 @@ def test_quiet_can_be_turned_off() -> None:
     assert not any(each.group.is_quiet for each in cluster.members.values())
 
 
-def test_heartbeats_between_nodes_carry_the_wall_clock() -> None:
+def test_heartbeats_between_nodes_carry_the_wall_clocks() -> None:
     cluster, leader = quiet_cluster()
     heard: list[tuple] = []
     for member in cluster.members.values():
-        member.consensus._wall_milliseconds = lambda member=member: 1000 + member.node  # type: ignore[misc]
-    leader.consensus._on_peer_clock = lambda peer, clock: heard.append((peer, clock))
+        member.consensus._clocks_for = lambda to, own=member.node: Clocks(own, to, 3)  # type: ignore[misc]
+    leader.consensus._on_peer_clocks = lambda peer, clock: heard.append((peer, clock))
     cluster.run(1.05)
     others = sorted(each.node for each in cluster.members.values() if each is not leader)
-    assert set(heard) == {(node, 1000 + node) for node in others}
+    assert set(heard) == {(node, Clocks(node, leader.node, 3)) for node in others}
     assert 18 <= len(heard) <= 22, "one frame of each node and heartbeat"
     at = leader.consensus.heard_at(others[0])
     assert at is not None

@@ -84,7 +84,7 @@ class _Transport:
             if not any(blocks(self._node_id, to, *each) for blocks in self._cluster.blocking)
         ]  # fmt: skip
         if len(passing) < len(decoded.envelopes):
-            frame = encode_frame(passing, decoded.wall_milliseconds)
+            frame = encode_frame(passing, decoded.clocks)
         self._inner.send(to, frame)
 
 
