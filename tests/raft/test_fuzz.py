@@ -22,6 +22,7 @@ from postroom.raft.messages import (
     Appended,
     Chunk,
     ChunkTaken,
+    Clocks,
     Message,
     PreVote,
     PreVoted,
@@ -214,7 +215,9 @@ def test_damaged_frames_do_no_harm(
     state: Callable[[], ScriptedPeers], talk: list[tuple[int, Message]], data: st.DataObject
 ) -> None:
     peers = state()
-    frame = bytearray(encode_frame([(GROUP_ID, message) for _, message in talk], 1234))
+    frame = bytearray(
+        encode_frame([(GROUP_ID, message) for _, message in talk], Clocks(1234, 1233, 1232))
+    )
     for _ in range(data.draw(st.integers(1, 3))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(frame)))
