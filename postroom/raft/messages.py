@@ -177,7 +177,7 @@ Envelope: TypeAlias = tuple[Count, Message]
 
 
 class Clocks(NamedTuple):
-    """What a frame tells about wall clocks, in milliseconds; 0: nothing was heard.
+    """The wall clocks that a frame tells, in milliseconds; 0: nothing was heard.
 
     Attributes:
         own: the sender's, when the frame left.

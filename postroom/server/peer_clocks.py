@@ -85,7 +85,7 @@ class _Bound:
 
 
 class _Peer:
-    """What is known about the wall clock of a peer.
+    """The record of the wall clock of a peer.
 
     Attributes:
         stamp: the wall clock that its last frame told, in milliseconds.
