@@ -21,9 +21,9 @@ stays the same until that clock is set.
 
 The clock of a frame that came is one that the peer has passed: it shows the least offset. The
 answer to a frame that this node has sent shows the greatest one. The best bounds of the last
-seconds count, and the middle between them is the offset (RFC 5905, section 8). It is wrong by half
-of the time that both frames were under way at most, and by nothing if they took the same time: also
-on a machine so busy that all of them are late. Bounds that exclude each other tell that the peer's
+seconds count, and the middle between them is the offset (RFC 5905, section 8). Its error is half of
+the time that both frames were under way at most, and nothing if they took the same time. This holds
+on a machine so busy that all frames are late. Bounds that exclude each other tell that the peer's
 clock was set.
 
 An answer names the wall clock that the frame had carried. If this node's clock was set meanwhile,
