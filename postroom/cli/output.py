@@ -247,10 +247,16 @@ def _write(line: str) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Return whether a person says yes. Without a person there is no answer, which means no."""
+    """Return whether a person says yes. Without a person there is no answer, which means no.
+
+    Raises:
+        KeyboardInterrupt: the person leaves with Ctrl-C or Ctrl-D.
+    """
     try:
         return typer.confirm(question, err=True)
     except typer.Abort:
+        if sys.stdin.isatty():
+            raise KeyboardInterrupt from None
         return False
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import postroom
@@ -82,6 +83,18 @@ def test_queues(shell: Shell) -> None:
     assert len(shell.lines("list")) == 2
     shell.lines("drop", "jobs", "--yes")
     assert len(shell.lines("list")) == 1
+
+
+def test_a_question_that_a_person_leaves_ends_the_command_as_interrupted(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaves(question: str, **_: object) -> bool:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "confirm", leaves)
+    assert shell("drop", "emails").exit_code == 130
+    assert shell.lines("list")
 
 
 def test_an_error_names_the_commands_that_help(shell: Shell) -> None:
