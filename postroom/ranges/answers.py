@@ -3,6 +3,7 @@
 ::
 
     applied ─▶ actions ─▶ memory hears ─▶ each call: its locks are free ─▶ answered ─▶ next in line
+                                                       └─ its messages are on their way ─▶ held
     failed ──▶ each call: another node serves, or the outcome is unknown
 
 An answer leaves only after the proposal that it speaks of is applied and durable. This holds for
@@ -61,6 +62,11 @@ class Answering:
         self._lines = memory.waiting.lines
         self._clients = memory.holders.clients
         self._feed = feed
+        self._departed: dict[bytes, list[bytes]] = {}
+
+    def departs(self, transaction_id: bytes, position: bytes) -> None:
+        """Have a commit that is being told answered when the entry at a position has arrived."""
+        self._departed.setdefault(transaction_id, []).append(position)
 
     def tell(
         self,
@@ -78,20 +84,23 @@ class Answering:
             self._feed.look_again()
             self.companion.hear(written)
         waiting, lines, clients = self._commit_waits.calls, self._lines, self._clients
+        departed, self._departed = self._departed, {}
         for call, answer, failure in results:
             error = failure
             if failure is not None:
                 if self._waits(call, failure):
                     continue
                 error = self.elsewhere_if_damaged(failure)
-            if (lines or clients or waiting) and type(call.request) is CommitTransaction:
-                if lines or clients:
-                    self._memory.release_locks(call.request.transaction_id)
+            is_commit = type(call.request) is CommitTransaction
+            if is_commit and (lines or clients):
+                self._memory.release_locks(call.request.transaction_id)
+            positions = departed.get(_transaction_of(call)) if departed and error is None else None
+            if positions is None:
                 call.complete(answer, error)
-                if waiting:
-                    self._commit_waits.answered(call)
             else:
-                call.complete(answer, error)
+                self._memory.held.hold(positions, [call], answer)
+            if is_commit and waiting:
+                self._commit_waits.answered(call)
 
     def _waits(self, call: Call, error: BaseException) -> bool:
         """Let a call wait that must, and return whether it does."""
@@ -132,3 +141,8 @@ class Answering:
         """Return the error that says that another node serves, or none does."""
         leader = self._leader()
         return NotLeaseholder(None if leader == self._node_id else leader)
+
+
+def _transaction_of(call: Call) -> bytes:
+    """Return the transaction that a request commits or ends; empty: it does neither."""
+    return getattr(call.request, "transaction_id", b"")

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.ranges.held_answers import HeldAnswers
 from postroom.ranges.ports import Host, MemoryKeeper, SpanningTransactions
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.ranges.waiting import COMMITS_ARE_PAUSED, Deadlines, Waiting
@@ -136,6 +137,8 @@ class LeaseMemory:
     Attributes:
         holders: the transactions that hold something.
         waiting: the lines of calls that wait.
+        held: the answers of commits whose messages are on their way to other ranges, by the
+            positions of these.
         reads, committer, commit_waits, intents, feed, garbage: the parts of the range with a
             memory.
         transactions: the transactions over several ranges; ``None``: there is one range.
@@ -161,6 +164,7 @@ class LeaseMemory:
     ) -> None:
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
         self.waiting = waiting
+        self.held = HeldAnswers(host.monotonic)
         self._stored = stored
         self._cache = cache
         self._host = host
@@ -194,6 +198,7 @@ class LeaseMemory:
         self.commit_waits.clear()
         self.intents.clear()
         self.keeper.end_lease()
+        self.held.give_all()
         if self.transactions is not None:
             self.transactions.end_lease()
 

@@ -416,8 +416,9 @@ def _services(
     create, moving = hosted.wake_ups.create, (node.clock.seconds_until, last_commit)
     sending = SendingService(
         hosted.range_id, messaging.outboxes, stored, node.calls, upkeep, made.departures,
-        tasks.monotonic, node.settings.reader(settings.POLL),
+        tasks.monotonic, node.settings.reader(settings.POLL), replica.memory.held,
     )  # fmt: skip
+    queues.departures.has_sent = replica.answers.departs
     collector = Collector(
         upkeep, tasks.sleep, create(), node.clock, last_commit,
         node.settings.reader(settings.GC_TTL), node.settings.reader(settings.GC_INTERVAL),

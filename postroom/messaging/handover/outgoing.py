@@ -169,9 +169,10 @@ class Outgoing:
         """
         check_room(self._conservation.applied, part, most)
 
-    def store(self, ctx: Evaluation, id_: bytes, entry: Deliverable | Executable) -> None:
-        """Store an entry that goes out."""
-        key = self.prefix + position_of(ctx.stamp, id_)
+    def store(self, ctx: Evaluation, id_: bytes, entry: Deliverable | Executable) -> bytes:
+        """Store an entry that goes out, and return its position."""
+        position = position_of(ctx.stamp, id_)
+        key = self.prefix + position
         ctx.writes[key] = stored = _encode(entry)
         size = len(key) + len(stored)
         ctx.grow(size)
@@ -182,6 +183,7 @@ class Outgoing:
         if name is not None:
             ctx.scratch[self] = True
             ctx.after.append(lambda: self._own.update((name,)))
+        return position
 
     def drop(self, ctx: Evaluation, positions: Sequence[bytes]) -> int:
         """Delete the entries at positions that receivers have answered for.

@@ -55,6 +55,7 @@ from postroom.messaging.handover.requests import DropHandedOver, HandOver
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.ranges.carrier import Carrier, Recipient
+from postroom.ranges.held_answers import HeldAnswers
 from postroom.ranges.ports import ServiceWakeUp
 
 READ_AT_ONCE: Final = 2048
@@ -133,6 +134,7 @@ class SendingService:
         wake_up: the wake-up that entries have become outgoing.
         monotonic: seconds that never go back.
         look_seconds: returns how long it waits at most while something is outgoing.
+        held: the answers that are given when entries have been taken, by the positions of these.
     """
 
     range_id: int
@@ -143,6 +145,7 @@ class SendingService:
     wake_up: ServiceWakeUp
     monotonic: Callable[[], float]
     look_seconds: Callable[[], float]
+    held: HeldAnswers
     _destinations: dict[tuple[Channel, Recipient], _Destination] = field(default_factory=dict)
     _read_up_to: dict[bool, bytes] = field(default_factory=dict)
     _version: int = -1
@@ -153,13 +156,16 @@ class SendingService:
         self._answers.clear()
         self._begin_anew()
         while True:
-            try:
-                await self._drop(self._take_answers())
-                pause = self.send_batches()
-            except (Retryable, CommitUnknown):
-                self._begin_anew()  # the stored entries are the truth
-                pause = PAUSE_SECONDS_FIRST
-            await self.wake_up.wait(pause)
+            await self.wake_up.wait(min(await self._step(), self.held.give_old()))
+
+    async def _step(self) -> float:
+        """Take answers and send batches; return for how long to wait then."""
+        try:
+            await self._drop(self._take_answers())
+            return self.send_batches()
+        except (Retryable, CommitUnknown):
+            self._begin_anew()  # the stored entries are the truth
+            return PAUSE_SECONDS_FIRST
 
     def _begin_anew(self) -> None:
         """Forget everything but what the outboxes contain."""
@@ -184,6 +190,8 @@ class SendingService:
                 destination.note_answer(answer, self.monotonic())
             if not isinstance(answer, Exception):
                 taken[batch.channel.has_updates] += self._taken(destination, batch, answer)
+        for position in taken[False]:
+            self.held.told(position)
         return taken
 
     def _taken(self, destination: _Destination, batch: HandOver, known: Marks) -> list[bytes]:

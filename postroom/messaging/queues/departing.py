@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from postroom.kv import keys
 from postroom.messaging.handover.outgoing import Outgoing
-from postroom.messaging.queues.crossing import AnyCrossing, EndPointer, PointTo, encode
+from postroom.messaging.queues.crossing import (
+    AnyCrossing,
+    EndPointer,
+    PlaceMessage,
+    PointTo,
+    ReplaceMessage,
+    encode,
+)
 from postroom.messaging.queues.records import Locator
 from postroom.messaging.requests import Deliverable
 from postroom.ranges.evaluation import Evaluation
@@ -16,11 +26,16 @@ class Departures:
     Args:
         range_id: the id of the range.
         outgoing: the outgoing messages of the range.
+
+    Attributes:
+        has_sent: a function that takes the id of a transaction that is committed and the position
+            of a message that it has enqueued in another range.
     """
 
     def __init__(self, range_id: int, outgoing: Outgoing) -> None:
         self._sender = keys.u64(range_id)
         self._outgoing = outgoing
+        self.has_sent: Callable[[bytes, bytes], None] = lambda transaction_id, position: None
 
     def is_elsewhere(self, key: bytes) -> bool:
         """Return whether what lies under a key is changed by an outgoing entry."""
@@ -46,7 +61,9 @@ class Departures:
         entry = Deliverable(
             key, encode(change), None, ctx.transaction_id, ctx.source, is_of_queue=True
         )
-        self._outgoing.store(ctx, id_, entry)
+        position = self._outgoing.store(ctx, id_, entry)
+        if ctx.transaction_id and isinstance(change, PlaceMessage | ReplaceMessage):
+            ctx.after.append(partial(self.has_sent, ctx.transaction_id, position))
         ctx.count("enqueued")
         ctx.steps += 1
 

@@ -14,7 +14,7 @@ From its evaluation on it is *decided*, and nobody wounds it.
 
 Reads in other ranges wait for what has committed and is not carried out there. Claims of queues do
 not. A commit that changes queues in other ranges is therefore answered after these have carried it
-out, or after ``CARRIED_OUT_SECONDS``.
+out, or after ``HELD_SECONDS``.
 
 Everything here is synchronous. ``step`` does what there is to do, and tells when it wants to be
 called again. Whatever a carrier answers is only noted until then.
@@ -43,6 +43,7 @@ from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Carrier
 from postroom.ranges.contract import KeySet, Request
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.held_answers import HeldAnswers
 from postroom.ranges.requests import Committed, CommitTransaction, Now
 from postroom.ranges.transactions.one_range import check_age, from_record
 from postroom.ranges.transactions.parts import Division, Part, merged, too_large_part
@@ -65,8 +66,6 @@ PUT_OFF_SECONDS: Final = 0.002
 """The time after which a run is tried again that may not begin, since ranges are protected."""
 ASKED_AGAIN_SECONDS: Final = 0.5
 """The time after which a part is asked again that has not answered."""
-CARRIED_OUT_SECONDS: Final = 0.5
-"""The time after which a commit is answered that other ranges have not carried out."""
 
 
 class _Asked:
@@ -152,22 +151,6 @@ class _OwnCall(Call):
         self._ended(result, error)
 
 
-class _Answer:
-    """The answer of a commit that other ranges are to carry out first."""
-
-    __slots__ = ("_calls", "_result", "ends_at")
-
-    def __init__(self, calls: list[Call], result: Any, ends_at: float) -> None:
-        self._calls = calls
-        self._result = result
-        self.ends_at = ends_at
-
-    def give(self) -> None:
-        """Answer the calls."""
-        for call in self._calls:
-            call.complete(self._result, None)
-
-
 class Coordinator:
     """The coordinator of one range; see the module.
 
@@ -181,6 +164,7 @@ class Coordinator:
 
     Attributes:
         runs: the runs, by transaction.
+        carried_out: a function that takes the name of a commit that other ranges have carried out.
     """
 
     def __init__(
@@ -204,7 +188,8 @@ class Coordinator:
         self._second_rounds: dict[int, CommitRun] = self._parts.committer.second_rounds
         self._arrived: list[Call] = []
         self._answers: list[tuple[CommitRun, _Asked, Any]] = []
-        self._held_back: dict[bytes, _Answer] = {}
+        self._held = HeldAnswers(monotonic)
+        self.carried_out = self._held.told
         self._number = 0
         self._asks_for_lease = False
         self._parts.committer.decide = self._decide
@@ -249,8 +234,7 @@ class Coordinator:
         self._answers.clear()
         for call in calls:
             call.complete(None, self._not_leaseholder())
-        for name in list(self._held_back):
-            self.carried_out(name)
+        self._held.give_all()
 
     def _not_leaseholder(self) -> NotLeaseholder:
         leader = self._replica.group.leader
@@ -272,18 +256,7 @@ class Coordinator:
                 pause = min(pause, self._ask(run, now))
             else:
                 pause = min(pause, run.ends_at - now)
-        for name, answer in list(self._held_back.items()):
-            if answer.ends_at <= now:
-                self.carried_out(name)
-            else:
-                pause = min(pause, answer.ends_at - now)
-        return pause
-
-    def carried_out(self, name: bytes) -> None:
-        """Answer a commit that other ranges have carried out."""
-        answer = self._held_back.pop(name, None)
-        if answer is not None:
-            answer.give()
+        return min(pause, self._held.give_old())
 
     def _begin_arrived(self) -> float:
         """Begin the runs of the calls that have arrived; return when to look again."""
@@ -432,8 +405,7 @@ class Coordinator:
             error = _moved()  # it is divided otherwise now
         calls, run.calls = run.calls, []
         if error is None and run.name and run.is_carried_out_first:
-            ends_at = self._monotonic() + CARRIED_OUT_SECONDS
-            self._held_back[run.name] = _Answer(calls, result, ends_at)
+            self._held.hold((run.name,), calls, result)
             calls = []
         for call in calls:
             call.complete(result, error)

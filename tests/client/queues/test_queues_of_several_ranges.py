@@ -111,6 +111,25 @@ async def every(messages: AsyncIterable[T]) -> list[T]:
 # --- claims
 
 
+def test_a_claim_after_a_commit_finds_its_messages_wherever_they_lie(client: Client) -> None:
+    queue = client.queue(ack_wait=60.0)
+
+    async def found(number: int) -> int:
+        async with client.db.begin() as tx:
+            tx.put(b"a", b"%d" % number)
+            for key in (b"b", b"n", b"z"):
+                tx.enqueue("q", b"", key=key)
+                tx.enqueue("q", b"", key=key, id=f"{'aox'[number % 3]} {key!r} {number}")
+        assert (await queue.stats()).ready == 6
+        messages = await queue.claim(10)
+        async with client.db.begin() as tx:
+            for message in messages:
+                tx.acknowledge("q", message)
+        return len(messages)
+
+    assert [client.run(found(number)) for number in range(6)] == [6] * 6
+
+
 def test_a_claim_gets_the_messages_of_all_ranges(client: Client) -> None:
     q = client.queue()
     client.enqueue(*IDS)

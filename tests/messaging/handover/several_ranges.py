@@ -73,6 +73,7 @@ class Member:
         self.service = SendingService(
             range_id, self.store.messaging.outboxes, self.store.engine, ranges.network,
             self.store.upkeep, Notice(), self.store.monotonic, lambda: 5.0,
+            self.store.replica.memory.held,
         )  # fmt: skip
         self._running: Coroutine[Any, Any, None] = self.service.run()
 

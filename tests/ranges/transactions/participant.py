@@ -89,8 +89,10 @@ class Participant(OneRange):
         return Prepare(id_, writes=list(writes), **(said | fields))
 
     def resolve(self, id_: bytes, timestamp: int, ballot: Ballot | None = None) -> None:
-        """End what is prepared of a transaction."""
-        self.result(self.resolution(id_, timestamp, ballot))
+        """End what is prepared of a transaction. The answer may wait for what is sent then."""
+        asked = self.ask(self.resolution(id_, timestamp, ballot))
+        if asked.answers:
+            answer_of(asked)
 
     def resolution(self, id_: bytes, timestamp: int, ballot: Ballot | None = None) -> Resolve:
         start, end = self.replica.bounds.start, self.replica.bounds.end

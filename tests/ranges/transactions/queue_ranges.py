@@ -110,9 +110,18 @@ class QueueRanges(Several):
         service = SendingService(
             member.range_id, member.messaging.outboxes, member.engine, self.network,
             member.upkeep, Notice(), member.monotonic, lambda: 5.0,
+            member.replica.memory.held,
         )  # fmt: skip
+        member.messaging.queues.departures.has_sent = member.replica.answers.departs
         self._sending[member] = service.run()
         return member
+
+    def take_over(self, number: int, *, ahead_seconds: float = 0.0) -> Leaseholder:
+        """Let another node take over a range. The one before forgets its memory."""
+        before = self.members[number - 1]
+        self._sending.pop(before).close()
+        before.replica.memory.end()
+        return super().take_over(number, ahead_seconds=ahead_seconds)
 
     def step(self) -> None:
         """Let all services take a step."""

@@ -29,6 +29,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.held_answers import HELD_SECONDS
 from postroom.ranges.requests import Put
 from postroom.ranges.transactions.requests import Prepare
 from tests.ranges.transactions.participant import SECOND, Participant, answer_of, transaction_id
@@ -123,8 +124,57 @@ def test_a_message_with_a_home_elsewhere_costs_its_range_one_log_entry(store: Qu
     store.settle()
     before = store.entries()
     asked = store.commit(Put(A, b""), made_up(b"a1", C))
-    assert answer_of(asked)
+    assert not asked.answers
     assert [now - then for now, then in zip(store.entries(), before, strict=True)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("makes", [made_up, given])
+@pytest.mark.parametrize("id_", [b"a1", b"n1", b"x1"])
+def test_whoever_is_answered_finds_the_message_in_its_queue(
+    store: QueueRanges, makes: Any, id_: bytes
+) -> None:
+    """The range of the commit, of the id and of the home may be three."""
+    asked = store.commit(Put(A, b""), makes(id_, C))
+    rounds = 0
+    while not asked.answers:
+        assert (rounds := rounds + 1) < 20
+        for each in store.members:
+            each.pass_time(0.01)
+        store.step()
+        store.deliver_requests()
+        store.deliver_answers()
+    assert [each.id for each in claim(store.owner(C))] == [id_]
+
+
+def test_a_commit_is_answered_though_its_message_does_not_arrive(store: QueueRanges) -> None:
+    asked = store.commit(Put(A, b""), made_up(b"a1", C))
+    store.step()
+    for seconds, is_answered in ((HELD_SECONDS / 2, False), (HELD_SECONDS, True)):
+        store.network.packets.clear()
+        store.owner(A).pass_time(seconds)
+        store.step()
+        assert bool(asked.answers) is is_answered
+    store.settle()
+    assert counted(store.owner(C)).ready == 1
+
+
+def test_a_commit_is_answered_when_nobody_hands_over_its_message_any_longer(
+    store: QueueRanges,
+) -> None:
+    asked = store.commit(Put(A, b""), made_up(b"a1", C))
+    assert not asked.answers
+    store.take_over(1)
+    assert answer_of(asked)
+
+
+def test_answers_that_were_held_leave_nothing(store: QueueRanges) -> None:
+    held = store.owner(A).replica.memory.held
+    for number in range(20):
+        store.enqueued(Put(A, b""), made_up(b"a%d" % number, C), given(b"n%d" % number, A))
+    store.commit(Put(A, b""), made_up(b"a", C))
+    assert (len(held._by_name), len(held._by_age)) == (1, 1)
+    store.take_over(1)
+    assert (len(held._by_name), len(held._by_age)) == (0, 0)
 
 
 def test_many_messages_are_handed_over_together(store: QueueRanges) -> None:
@@ -261,6 +311,7 @@ def test_a_pointer_may_come_before_its_message(store: QueueRanges) -> None:
     assert store.pointers() == {b"n1": b"n2"}
     assert counted(store.owner(B)).enqueued == 0
     asked = store.commit(given(b"n1", A, payload=b"again"))
+    store.settle()
     assert answer_of(asked).answers == ["replaced"]
     for _ in range(3):
         store.pass_time(6.0)

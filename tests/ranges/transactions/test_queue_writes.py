@@ -15,8 +15,8 @@ from postroom.messaging.queues.requests import (
     KeepResult,
     RejectMessages,
 )
+from postroom.ranges.held_answers import HELD_SECONDS
 from postroom.ranges.requests import Get, Put
-from postroom.ranges.transactions.coordinator import CARRIED_OUT_SECONDS
 from postroom.ranges.transactions.requests import Ballot, Prepare
 from tests.messaging.one_range import Asked
 from tests.ranges.transactions.participant import (
@@ -324,10 +324,10 @@ def test_a_commit_that_settles_a_message_in_its_own_range_waits_for_no_other_ran
 def test_a_commit_is_answered_though_another_range_does_not_carry_it_out(store: Several) -> None:
     asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
     store.network.packets.clear()
-    store.owner(A).pass_time(CARRIED_OUT_SECONDS / 2)
+    store.owner(A).pass_time(HELD_SECONDS / 2)
     store.step()
     assert not asked.answers
-    store.owner(A).pass_time(CARRIED_OUT_SECONDS)
+    store.owner(A).pass_time(HELD_SECONDS)
     store.step()
     assert answer_of(asked).answers == [None, 1]
 
