@@ -28,14 +28,14 @@ class Departures:
         outgoing: the outgoing messages of the range.
 
     Attributes:
-        has_sent: a function that takes the id of a transaction that is committed and the position
-            of a message that it has enqueued in another range.
+        has_sent: a function that takes the id of a transaction that is committed, and where the
+            entry lies in the outbox that enqueues its message in another range.
     """
 
     def __init__(self, range_id: int, outgoing: Outgoing) -> None:
         self._sender = keys.u64(range_id)
         self._outgoing = outgoing
-        self.has_sent: Callable[[bytes, bytes], None] = lambda transaction_id, position: None
+        self.has_sent: Callable[[bytes, bytes], None] = lambda transaction_id, at: None
 
     def is_elsewhere(self, key: bytes) -> bool:
         """Return whether what lies under a key is changed by an outgoing entry."""
@@ -61,9 +61,9 @@ class Departures:
         entry = Deliverable(
             key, encode(change), None, ctx.transaction_id, ctx.source, is_of_queue=True
         )
-        position = self._outgoing.store(ctx, id_, entry)
+        at = self._outgoing.store(ctx, id_, entry)
         if ctx.transaction_id and isinstance(change, PlaceMessage | ReplaceMessage):
-            ctx.after.append(partial(self.has_sent, ctx.transaction_id, position))
+            ctx.after.append(partial(self.has_sent, ctx.transaction_id, at))
         ctx.count("enqueued")
         ctx.steps += 1
 

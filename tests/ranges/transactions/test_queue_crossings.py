@@ -130,7 +130,7 @@ def test_a_message_with_a_home_elsewhere_costs_its_range_one_log_entry(store: Qu
 
 @pytest.mark.parametrize("makes", [made_up, given])
 @pytest.mark.parametrize("id_", [b"a1", b"n1", b"x1"])
-def test_whoever_is_answered_finds_the_message_in_its_queue(
+def test_a_client_that_is_answered_finds_the_message_in_its_queue(
     store: QueueRanges, makes: Any, id_: bytes
 ) -> None:
     """The range of the commit, of the id and of the home may be three."""
