@@ -71,6 +71,21 @@ def test_holdings_that_were_given_back_are_not_renewed() -> None:
     assert not world.settle("b:1").requests
 
 
+@pytest.mark.parametrize("failure", [CLOCK_AHEAD, "Unavailable"])
+def test_a_protection_is_given_back_though_the_node_refuses_it_at_first(failure: str) -> None:
+    world = World()
+    stream = world.settle("a:1")
+    world.ask(Protect(9))
+    stream.answer(only(stream.requests), 9)
+    released = world.ask(Unprotect(9))
+    stream.fail(only(stream.requests), failure)
+    assert not released.answers
+    world.pass_time(0.1)
+    assert list(stream.requests.values()) == [Unprotect(9)]
+    stream.answer(only(stream.requests), None)
+    assert released.answers == 1
+
+
 def test_a_protection_that_nobody_waits_for_is_taken_back() -> None:
     world = World()
     stream = world.settle()

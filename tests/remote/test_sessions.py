@@ -14,11 +14,14 @@ from postroom.ranges.requests import (
     CommitTransaction,
     Get,
     Increment,
+    Lock,
     Protect,
     Put,
+    ReleaseLocks,
     ScanChanges,
     Unprotect,
 )
+from postroom.ranges.whole_protections import ReleaseWhole
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -144,6 +147,28 @@ def test_protections_are_taken_back_with_the_stream(store: Store) -> None:
     store.advance(200)
     with pytest.raises(Exception, match="garbage collected"):
         store.db.get(b"k", at=at)
+
+
+def test_a_node_takes_back_what_it_has_given_though_the_clock_of_the_client_is_ahead(
+    store: Store,
+) -> None:
+    """Else it would be kept until the client goes: some clients stay for months."""
+    client = Client(Sessions(store.node))
+    at = int(store.db.now())
+    id_ = OWN + bytes(8)
+    client.ask(Protect(at), Protect(whole=True), Lock([b"k"], [], id_, 60.0))
+    store.driver.settle()
+    client.read()
+    whole = client.answers[2]
+    assert store.node.replicas.sizes()["protections"] == 2
+    client.clock += from_seconds(3600)
+    client.ask(Get(b"k"), first=10)
+    client.ask(Unprotect(at), Unprotect(whole), ReleaseWhole(whole), ReleaseLocks(id_), first=11)
+    store.driver.settle()
+    client.read()
+    assert [*client.failures] == [10]
+    assert store.node.replicas.sizes()["protections"] == 0
+    assert not store.node.root.replica.holders.of(OWN)
 
 
 def test_a_newer_stream_of_a_client_ends_the_older_one(store: Store) -> None:

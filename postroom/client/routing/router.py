@@ -390,7 +390,10 @@ class Router:
         bound = [call for call in calls if call.is_bound and not call.done]
         for call in bound:
             call.link = None
-        unanswered = [call for call in calls if call.link and self._failed_tries.again(call)]
+        unanswered = [
+            call for call in calls
+            if call.link and self._failed_tries.again(call, forgotten=True)
+        ]  # fmt: skip
         self._assignment.return_first(unanswered)
         self._search.lost(link, reason)
         for call in bound:

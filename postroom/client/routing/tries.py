@@ -166,8 +166,14 @@ class FailedTries:
 
     # --- a call is tried again
 
-    def again(self, call: RemoteCall) -> bool:
-        """Prepare ``call`` to be sent again; return whether it needs to be."""
+    def again(self, call: RemoteCall, *, forgotten: bool = False) -> bool:
+        """Prepare ``call`` to be sent again; return whether it needs to be.
+
+        Args:
+            call: the call.
+            forgotten: whether nothing is protected for the client where it was sent: its link has
+                ended, or the node does not lead.
+        """
         if call.is_bound and not call.done:
             call.refused_there()
             return False
@@ -181,7 +187,7 @@ class FailedTries:
         if call.withdrawn:
             self.finish(call, DeadlineExceeded())
             return False
-        if type(call.request) is Unprotect:
+        if forgotten and type(call.request) is Unprotect:
             self.done(call)
             call.complete(None, None)
             return False
@@ -285,7 +291,7 @@ class FailedTries:
         if descriptor is not None:
             self.learn([descriptor], link)
         lane = self._lanes.only or self._lanes.of_sent(call)
-        if self.again(call):
+        if self.again(call, forgotten=True):
             self.assign(call)
         self._search.denied(link, lane, Unavailable(failure[1]), leader_address(failure))
 

@@ -65,7 +65,14 @@ from postroom.ranges.bounds import WrongRange
 from postroom.ranges.contract import Request, Role
 from postroom.ranges.listing import RangeInfo
 from postroom.ranges.nodes import DescribeNode
-from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock, Protect, Unprotect
+from postroom.ranges.requests import (
+    CommitTransaction,
+    GetForUpdate,
+    Lock,
+    Protect,
+    ReleaseLocks,
+    Unprotect,
+)
 from postroom.ranges.whole_protections import ProtectWhole, ReleaseWhole
 from postroom.server.cluster.access import (
     ALLOWED,
@@ -124,6 +131,8 @@ _UNLIKE_OTHERS: Final = frozenset(
         Unprotect,
     }
 )
+_GIVE_BACK: Final = frozenset({ReleaseLocks, ReleaseWhole, Unprotect})
+"""The types of requests that free memory here: they are taken whatever the client's clock says."""
 
 
 class SessionOwner(Protocol):
@@ -465,7 +474,9 @@ class Session:
             self.end(Invalid(reason))
             return
         kind = type(request)
-        no = self._refusal or overload(admission, self.principal, len(asked), self._own_bytes, size)
+        no = self._refusal
+        if no is None or kind in _GIVE_BACK:
+            no = overload(admission, self.principal, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
             no = request.failure  # a ``NotDecoded``
         elif no is None and (kind.own_ids or self.rights is not None):
