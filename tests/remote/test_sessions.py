@@ -152,7 +152,7 @@ def test_protections_are_taken_back_with_the_stream(store: Store) -> None:
 def test_a_node_takes_back_what_it_has_given_though_the_clock_of_the_client_is_ahead(
     store: Store,
 ) -> None:
-    """Else it would be kept until the client goes: some clients stay for months."""
+    """A client may stay for months; what it has lost would be kept for so long."""
     client = Client(Sessions(store.node))
     at = int(store.db.now())
     id_ = OWN + bytes(8)
