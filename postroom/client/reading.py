@@ -80,6 +80,8 @@ UNKNOWN_RANGE: Final = -2
 """The range of a timestamp of which it is not known: reads in every range ask for later changes."""
 EVERY_RANGE: Final = -3
 """The range of a timestamp that no leaseholder's clock was above: no reads ask."""
+TO_MOVE: Final = -4
+"""The range of a timestamp that is moved to every range with the first read."""
 LAST_KEY: Final = b"\xff" * KEY_BYTES_MAX
 """The last key that a store may have."""
 
@@ -122,6 +124,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
     async def get(self, key: bytes) -> Value:
         """Return the stored value of ``key``."""
+        if self._range == TO_MOVE:
+            await self.move_everywhere()
         reply: Value = await self._sender.send(Get(key, self.timestamp))
         if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
@@ -148,7 +152,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     ) -> Values:
         """Return the stored values of ``keys``, whose ranges may have clocks of their own."""
         ends = min(keys), max(keys)
-        if not self.timestamp and range_of(ends[0]) != range_of(ends[1]):
+        is_first = not self.timestamp and range_of(ends[0]) != range_of(ends[1])
+        if is_first or self._range == TO_MOVE:
             await self.move_everywhere()
         reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
         if any(map(self._is_elsewhere, ends)):
@@ -161,6 +166,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         self, key: bytes, transaction_id: bytes, seconds_left: float, began: int
     ) -> Value:
         """Return the stored value of ``key``, and lock it."""
+        if self._range == TO_MOVE:
+            await self.move_everywhere()
         patience = seconds_left
         if self.locks_elsewhere(key):
             longest = LOCK_ELSEWHERE_SECONDS_MAX * self._sender.random.uniform(0.5, 1.0)
@@ -200,6 +207,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
     ) -> AsyncIterator[Page]:
         """Return the pages of a span."""
+        if self._range == TO_MOVE:
+            await self.move_everywhere()
         if not self.timestamp:
             now = self._sender.now()
             if self._settles(now if isinstance(now, int) else await now):
@@ -218,7 +227,10 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
     async def peek(self, key: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the oldest ``limit`` messages of an inbox, as (id, stored)."""
-        if self._sender.range_of is not None and self.timestamp and self._is_elsewhere(key):
+        is_elsewhere = (
+            self._sender.range_of is not None and self.timestamp and self._is_elsewhere(key)
+        )
+        if is_elsewhere or self._range == TO_MOVE:
             await self.move_everywhere()
         reply = await self._at_one(lambda at: stored_messages(self._sender, key, at, limit))
         if self._sender.range_of is not None:
@@ -259,6 +271,13 @@ class Reads(msgspec.Struct, eq=False, gc=False):
             await self.move_everywhere()
         else:
             await self._move(latest)
+
+    def move_at_first(self) -> None:
+        """Move the timestamp everywhere, but not before the first read.
+
+        A reap may wait before, and what it finds is to be seen.
+        """
+        self._range = TO_MOVE
 
     async def move_everywhere(self) -> None:
         """Move the timestamp up to the greatest clock of all leaseholders.

@@ -342,7 +342,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         if lost.keys or lost.spans:
             await self._lock(lost)
         if lost.has_moved:
-            await self._reads.move_everywhere()
+            self._reads.move_at_first()
 
     async def _lock(self, lost: Lost) -> None:
         lifetime = self._lifetime
