@@ -129,9 +129,13 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
     # --- state
 
     def to(self, event: Event) -> None:
-        """Go to the next state."""
-        self.state = state = TRANSITIONS[self.state][event]
+        """Go to the next state.
+
+        An interrupt in between leaves the state as it was, so that whoever catches it goes on.
+        """
+        state = TRANSITIONS[self.state][event]
         self.closed = _SAID[state]
+        self.state = state
 
     def end(self, event: Event) -> None:
         """Go to a state that is an end, and have the store forget what it keeps."""

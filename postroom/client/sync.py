@@ -137,14 +137,14 @@ class Transaction(WriteBuffer, QueueWrites, InboxWrites):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and (not self._lifetime.closed or self._lifetime.may_end):
-            try:
+        try:
+            if kind is None and (not self._lifetime.closed or self._lifetime.may_end):
                 self._blocking.run(self._core.finish())
-            except BaseException:  # an interrupt, perhaps before the commit was sent
-                self._core.give_up_unsent()
-                raise
-        elif self._lifetime.may_end:
-            self._blocking.run(self._core.rollback())
+            elif self._lifetime.may_end:
+                self._blocking.run(self._core.rollback())
+        except BaseException:  # an interrupt, perhaps before the commit was sent
+            self._core.give_up_unsent()
+            raise
 
 
 P = ParamSpec("P")

@@ -518,10 +518,13 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             self._id, lifetime.began, lifetime.timeout, reads.timestamp, anchor_of(writes),
             reads.keys, reads.spans, writes,
         )  # fmt: skip
-        lifetime.to(_SEND)
         try:
+            lifetime.to(_SEND)
             reply = await sender.send(request)
         except BaseException as error:  # cancellation too: the commit may have happened
+            if lifetime.may_end:  # an interrupt: it was not sent
+                self.give_up_unsent()
+                raise
             reply = await after_failure(lifetime, sender, request, error)
         lifetime.to(_MADE)
         is_spread = sender.range_of is None and sender.ranges.are_several
