@@ -26,6 +26,7 @@ from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder
 from postroom.pipeline.jobs.restore import restore
 from postroom.ranges.requests import DeleteRange, Increment
+from postroom.ranges.split import halving
 from postroom.server.loopback import LoopbackServer
 from tests.backup.moves import CUTS, MOVES_MAX, check_moves, move, total
 from tests.backup.test_killed import Killed, killed_after
@@ -302,8 +303,9 @@ def test_an_export_is_not_restored_into_a_store_that_is_split(
 
 
 def test_a_restore_that_is_done_is_told_from_a_store_that_has_split_since(
-    split: postroom.Database, tmp_path: Path
+    split: postroom.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(halving, "RECORD_SECONDS", 0.1)  # else it splits after a minute
     split.run(move)
     with restored(exported(split, tmp_path / "export")) as other:
         other.split(b"m")
