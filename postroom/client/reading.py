@@ -125,9 +125,9 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     async def get(self, key: bytes) -> Value:
         """Return the stored value of ``key``."""
         if self._range == TO_MOVE:
-            await self.move_everywhere()
+            await self._begin_everywhere()
         reply: Value = await self._sender.send(Get(key, self.timestamp))
-        if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
+        while reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
         if self._sender.range_of is not None and self._is_elsewhere(key):
             await self._catch_up([key])
@@ -154,7 +154,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         ends = min(keys), max(keys)
         is_first = not self.timestamp and range_of(ends[0]) != range_of(ends[1])
         if is_first or self._range == TO_MOVE:
-            await self.move_everywhere()
+            await self._begin_everywhere()
         reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
         if any(map(self._is_elsewhere, ends)):
             await self._catch_up([*filter(self._is_elsewhere, keys)])
@@ -167,7 +167,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     ) -> Value:
         """Return the stored value of ``key``, and lock it."""
         if self._range == TO_MOVE:
-            await self.move_everywhere()
+            await self._begin_everywhere()
         patience = seconds_left
         if self.locks_elsewhere(key):
             longest = LOCK_ELSEWHERE_SECONDS_MAX * self._sender.random.uniform(0.5, 1.0)
@@ -208,7 +208,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     ) -> AsyncIterator[Page]:
         """Return the pages of a span."""
         if self._range == TO_MOVE:
-            await self.move_everywhere()
+            await self._begin_everywhere()
         if not self.timestamp:
             now = self._sender.now()
             if self._settles(now if isinstance(now, int) else await now):
@@ -227,10 +227,9 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
     async def peek(self, key: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the oldest ``limit`` messages of an inbox, as (id, stored)."""
-        is_elsewhere = (
-            self._sender.range_of is not None and self.timestamp and self._is_elsewhere(key)
-        )
-        if is_elsewhere or self._range == TO_MOVE:
+        if self._range == TO_MOVE:
+            await self._begin_everywhere()
+        elif self._sender.range_of is not None and self.timestamp and self._is_elsewhere(key):
             await self.move_everywhere()
         reply = await self._at_one(lambda at: stored_messages(self._sender, key, at, limit))
         if self._sender.range_of is not None:
@@ -278,6 +277,17 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         A reap may wait before, and what it finds is to be seen.
         """
         self._range = TO_MOVE
+
+    async def _begin_everywhere(self) -> None:
+        """Take the greatest clock of all leaseholders, unless another read has done so meanwhile.
+
+        Reads of one transaction may be concurrent. If each of them moved the timestamp, all would
+        move on while the others read, and no later try would come to its end.
+        """
+        latest = await present(self._sender)
+        if self._range == TO_MOVE or not self.timestamp:
+            await self._move(latest)
+            self._range = EVERY_RANGE
 
     async def move_everywhere(self) -> None:
         """Move the timestamp up to the greatest clock of all leaseholders.
@@ -327,7 +337,9 @@ class Reads(msgspec.Struct, eq=False, gc=False):
 
     async def _at_one(self, ask: Callable[[int], Awaitable[AnswerT]]) -> AnswerT:
         reply = await ask(self.timestamp)
-        return reply if self._settles(reply.timestamp) else await ask(self.timestamp)
+        while not self._settles(reply.timestamp):
+            reply = await ask(self.timestamp)
+        return reply
 
     def _settles(self, timestamp: int) -> bool:
         """Return whether an answer has the settled timestamp; settle it by the first answer."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from typing import Any
 
 import pytest
 
+from postroom.client.reading import Reads
 from postroom.errors import TransactionConflict
+from postroom.ranges.requests import Get, Value
 from tests.remote.streams import DatabaseOverStreams
 from tests.server.hosting import ThreeNodes
 
@@ -112,3 +114,99 @@ def test_the_first_read_of_a_later_try_has_the_timestamp_of_all_ranges(
 
     assert store.run(store.db.run(read)) == b"last"
     assert tries == 2
+
+
+# --- reads that are concurrent
+
+
+class Asked:
+    """A request that is answered by hand; ``None`` asks for the present."""
+
+    def __init__(self, request: Get | None) -> None:
+        self.request = request
+        self.answer: Any = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        while self.answer is None:
+            yield self
+        return self.answer
+
+
+class Sender:
+    """A sender whose requests are answered by hand."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    def send(self, request: Get) -> Asked:
+        self.asked.append(Asked(request))
+        return self.asked[-1]
+
+    def now(self) -> Asked:
+        self.asked.append(Asked(None))
+        return self.asked[-1]
+
+    def range_of(self, key: bytes) -> int:
+        return key[0]
+
+
+class Several:
+    """Concurrent reads of a later try.
+
+    Args:
+        keys: what is read.
+    """
+
+    def __init__(self, *keys: bytes) -> None:
+        self.sender = Sender()
+        sender: Any = self.sender
+        self.reads = Reads(sender)
+        self.reads.move_at_first()
+        self.results: dict[bytes, Value] = {}
+        self._running = {key: self._read(key) for key in keys}
+        self.go_on()
+
+    async def _read(self, key: bytes) -> None:
+        self.results[key] = await self.reads.get(key)
+
+    def go_on(self) -> None:
+        """Let all go on as far as they can."""
+        running: dict[bytes, Coroutine[Any, Any, None]] = {}
+        for key, each in self._running.items():
+            try:
+                each.send(None)
+            except StopIteration:
+                continue
+            running[key] = each
+        self._running = running
+
+    def answer(self, asked: Asked, present: int = 0) -> None:
+        """Answer a request, or tell the present."""
+        asked.answer = present or Value(None, asked.request.timestamp)  # type: ignore[union-attr]
+        self.go_on()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_concurrent_first_reads_move_the_timestamp_once(order: tuple[int, ...]) -> None:
+    """Each time that it moved, the others would have to begin anew."""
+    several = Several(b"a", b"b", b"c")
+    presents = list(several.sender.asked)
+    for number, each in enumerate(order, 1):
+        several.answer(presents[each], 100 * number)
+    for asked in several.sender.asked[3:]:
+        several.answer(asked)
+    assert {each.timestamp for each in several.results.values()} == {100}
+    assert len(several.results) == 3
+    assert not several.reads.has_moved
+
+
+def test_a_read_is_repeated_as_often_as_the_timestamp_moves_meanwhile() -> None:
+    """A commit checks that nothing is newer than the timestamp: not than an earlier one."""
+    several = Several(b"a")
+    several.answer(several.sender.asked[0], 100)
+    for moved, number in ((200, 1), (300, 2)):
+        several.reads.timestamp = moved
+        several.answer(several.sender.asked[number])
+        assert not several.results
+    several.answer(several.sender.asked[3])
+    assert several.results[b"a"].timestamp == 300
