@@ -94,11 +94,11 @@ class Answering:
             is_commit = type(call.request) is CommitTransaction
             if is_commit and (lines or clients):
                 self._memory.release_locks(call.request.transaction_id)
-            positions = departed.get(_transaction_of(call)) if departed and error is None else None
-            if positions is None:
-                call.complete(answer, error)
+            positions = departed.pop(_transaction_of(call), ()) if departed and not error else ()
+            if positions:
+                call.complete_after(positions, answer, self._memory.held)
             else:
-                self._memory.held.hold(positions, [call], answer)
+                call.complete(answer, error)
             if is_commit and waiting:
                 self._commit_waits.answered(call)
 

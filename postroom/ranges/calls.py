@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -23,6 +23,7 @@ from postroom.kv.engine import WriteSet
 if TYPE_CHECKING:
     from postroom.raft.interface import NodeId
     from postroom.ranges.descriptor import RangeDescriptor
+    from postroom.ranges.held_answers import HeldAnswers
 
 
 class Call:
@@ -60,6 +61,10 @@ class Call:
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Take the answer, or the error in its place."""
         raise NotImplementedError
+
+    def complete_after(self, names: Sequence[bytes], result: Any, held: HeldAnswers) -> None:
+        """Take the answer when other ranges have told all of some names."""
+        held.hold(names, [self], result)
 
 
 class CallAcceptor(Protocol):

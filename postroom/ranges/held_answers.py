@@ -2,9 +2,10 @@
 
 ::
 
-    applied ─▶ held ─┬─ other ranges have told each name ─▶ given
-                     ├─ HELD_SECONDS have passed ─────────▶ given
-                     └─ the lease is over ────────────────▶ given
+    applied ─┬─ held ─┬─ other ranges have told each name ─▶ given
+             │        ├─ HELD_SECONDS have passed ─────────▶ given
+             │        └─ the lease ends ───────────────────▶ given
+             └─ there is no lease any more ───────────────▶ given
 
 The commit is irrevocable by then. A client that is answered finds what it has done, as in one
 range: its messages can be claimed. A range that cannot be reached delays the answer, and nothing
@@ -52,15 +53,26 @@ class HeldAnswers:
 
     Args:
         monotonic: a function that returns seconds that never go back.
+
+    Attributes:
+        wake: a function that has ``give_old`` called soon.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.wake: Callable[[], None] = lambda: None
         self._monotonic = monotonic
+        self._is_open = False
         self._by_name: dict[bytes, _Answer] = {}
         self._by_age: dict[_Answer, None] = {}
 
     def hold(self, names: Iterable[bytes], calls: Sequence[Call], result: Any) -> None:
         """Hold the answer of calls until all of some names are told."""
+        if not self._is_open:
+            for call in calls:
+                call.complete(result, None)
+            return
+        if not self._by_age:
+            self.wake()
         answer = _Answer(set(names), calls, result, self._monotonic() + HELD_SECONDS)
         self._by_age[answer] = None
         for name in answer.names:
@@ -75,6 +87,10 @@ class HeldAnswers:
         if not answer.names:
             self._give(answer)
 
+    def __len__(self) -> int:
+        """Return the number of answers."""
+        return len(self._by_age)
+
     def give_old(self) -> float:
         """Give the answers that were held for too long; return when to do so again."""
         now = self._monotonic()
@@ -84,13 +100,18 @@ class HeldAnswers:
             self._give(answer)
         return math.inf
 
-    def give_all(self) -> None:
-        """Give all answers: this replica serves no longer."""
+    def open(self) -> None:
+        """Hold answers from now on: there is a lease, so the names are told."""
+        self._is_open = True
+
+    def close(self) -> None:
+        """Give all answers, and hold no others: the lease is over."""
+        self._is_open = False
         for answer in list(self._by_age):
             self._give(answer)
 
     def _give(self, answer: _Answer) -> None:
         for name in answer.names:
             self._by_name.pop(name, None)
-        del self._by_age[answer]
+        self._by_age.pop(answer, None)
         answer.give()

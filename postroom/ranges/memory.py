@@ -137,8 +137,8 @@ class LeaseMemory:
     Attributes:
         holders: the transactions that hold something.
         waiting: the lines of calls that wait.
-        held: the answers of commits whose messages are on their way to other ranges, by the
-            positions of these.
+        held: the answers of commits that other ranges have to carry out, by their names, and by
+            the positions of the messages that are on their way.
         reads, committer, commit_waits, intents, feed, garbage: the parts of the range with a
             memory.
         transactions: the transactions over several ranges; ``None``: there is one range.
@@ -185,6 +185,7 @@ class LeaseMemory:
         self.intents.restart(stored)
         self.feed.begin_anew()
         self.garbage.restart(stored)
+        self.held.open()
         self.keeper.begin_lease(stored)
         if self.transactions is not None:
             self.transactions.begin_lease(stored)
@@ -198,7 +199,7 @@ class LeaseMemory:
         self.commit_waits.clear()
         self.intents.clear()
         self.keeper.end_lease()
-        self.held.give_all()
+        self.held.close()
         if self.transactions is not None:
             self.transactions.end_lease()
 

@@ -170,8 +170,8 @@ class Replica(AssembledReplica):
         return commits(self.evaluator.under_evaluation())
 
     def hurries(self) -> bool:
-        """Return whether a request waits for the result of upkeep."""
-        return bool(self.waiting.lines)
+        """Return whether a request, or an answer, waits for the result of upkeep."""
+        return bool(self.waiting.lines or self.memory.held)
 
     # --- its state, for others
 

@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.log_once import LogOnce
 from postroom.ranges.calls import Call, Proposal
 from postroom.ranges.ports import Onlooker, SeenRange
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
+
+if TYPE_CHECKING:
+    from postroom.ranges.held_answers import HeldAnswers
 
 _SHOWN_KEY_BYTES: Final = 16
 _TIMED: Final = frozenset((CommitTransaction, GetForUpdate, Lock))
@@ -167,6 +170,11 @@ class TimedCall(Call):
         """Hand the answer on, then note the end."""
         self.original.complete(result, error)
         self.ended(self, error)
+
+    def complete_after(self, names: Sequence[bytes], result: Any, held: HeldAnswers) -> None:
+        """Hand the answer on, then note the end: of the time that is held nobody is told."""
+        self.original.complete_after(names, result, held)
+        self.ended(self, None)
 
     def waits(self, now: float) -> str:
         """Return what it has waited for, and for how long."""

@@ -156,16 +156,13 @@ class SendingService:
         self._answers.clear()
         self._begin_anew()
         while True:
-            await self.wake_up.wait(min(await self._step(), self.held.give_old()))
-
-    async def _step(self) -> float:
-        """Take answers and send batches; return for how long to wait then."""
-        try:
-            await self._drop(self._take_answers())
-            return self.send_batches()
-        except (Retryable, CommitUnknown):
-            self._begin_anew()  # the stored entries are the truth
-            return PAUSE_SECONDS_FIRST
+            try:
+                await self._drop(self._take_answers())
+                pause = self.send_batches()
+            except (Retryable, CommitUnknown):
+                self._begin_anew()  # the stored entries are the truth
+                pause = PAUSE_SECONDS_FIRST
+            await self.wake_up.wait(pause)
 
     def _begin_anew(self) -> None:
         """Forget everything but what the outboxes contain."""

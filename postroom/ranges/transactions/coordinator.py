@@ -29,9 +29,9 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -43,7 +43,6 @@ from postroom.ranges.calls import Call, NotLeaseholder
 from postroom.ranges.carrier import Carrier
 from postroom.ranges.contract import KeySet, Request
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.held_answers import HeldAnswers
 from postroom.ranges.requests import Committed, CommitTransaction, Now
 from postroom.ranges.transactions.one_range import check_age, from_record
 from postroom.ranges.transactions.parts import Division, Part, merged, too_large_part
@@ -58,6 +57,7 @@ from postroom.ranges.transactions.requests import Ballot, Prepare, Prepared
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 if TYPE_CHECKING:
+    from postroom.ranges.held_answers import HeldAnswers
     from postroom.ranges.replica import Replica
 
 RUN_SECONDS: Final = 2.0
@@ -138,17 +138,25 @@ class CommitRun:
         return [(each.part.recipient.start, each.part.recipient.end) for each in self.asked]
 
 
+_Ended: TypeAlias = Callable[[Any, Any, Sequence[bytes]], None]
+"""A function that takes a result, or an error, and the names after which it is told."""
+
+
 class _OwnCall(Call):
     """The call of the second round, or a read that waits for the lease."""
 
     __slots__ = ("_ended",)
 
-    def __init__(self, request: Request, ended: Callable[[Any, Any], None]) -> None:
+    def __init__(self, request: Request, ended: _Ended) -> None:
         super().__init__(request)
         self._ended = ended
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        self._ended(result, error)
+        self._ended(result, error, ())
+
+    def complete_after(self, names: Sequence[bytes], result: Any, held: HeldAnswers) -> None:
+        del held  # the calls of the run are held
+        self._ended(result, None, names)
 
 
 class Coordinator:
@@ -188,7 +196,8 @@ class Coordinator:
         self._second_rounds: dict[int, CommitRun] = self._parts.committer.second_rounds
         self._arrived: list[Call] = []
         self._answers: list[tuple[CommitRun, _Asked, Any]] = []
-        self._held = HeldAnswers(monotonic)
+        self._held = replica.memory.held
+        self._held.wake = wake
         self.carried_out = self._held.told
         self._number = 0
         self._asks_for_lease = False
@@ -234,7 +243,6 @@ class Coordinator:
         self._answers.clear()
         for call in calls:
             call.complete(None, self._not_leaseholder())
-        self._held.give_all()
 
     def _not_leaseholder(self) -> NotLeaseholder:
         leader = self._replica.group.leader
@@ -275,8 +283,9 @@ class Coordinator:
                 self._begin(call)
         return math.inf
 
-    def _has_asked(self, _: object, error: BaseException | None) -> None:
+    def _has_asked(self, _: object, error: BaseException | None, names: object) -> None:
         """Go on when the replica has the lease, or will not have it."""
+        del names
         self._asks_for_lease = False
         if error is not None:
             calls, self._arrived = self._arrived, []
@@ -394,9 +403,14 @@ class Coordinator:
         return Committed(ctx.timestamp, answers)
 
     def _ended(
-        self, run: CommitRun, request: CommitTransaction[Any], result: Any, error: Any
+        self,
+        run: CommitRun,
+        request: CommitTransaction[Any],
+        result: Any,
+        error: Any,
+        names: Sequence[bytes],
     ) -> None:
-        """Tell the callers how the second round has ended."""
+        """Tell the callers how the second round has ended, perhaps when some names are told."""
         self._second_rounds.pop(id(request), None)
         if self.runs.get(request.transaction_id) is run:
             del self.runs[request.transaction_id]
@@ -405,7 +419,9 @@ class Coordinator:
             error = _moved()  # it is divided otherwise now
         calls, run.calls = run.calls, []
         if error is None and run.name and run.is_carried_out_first:
-            self._held.hold((run.name,), calls, result)
+            names = [*names, run.name]
+        if names:
+            self._held.hold(names, calls, result)
             calls = []
         for call in calls:
             call.complete(result, error)

@@ -10,6 +10,7 @@ import pytest
 from postroom import limits
 from postroom.errors import ConditionFailed, Invalid, OutboxFull
 from postroom.messaging.handover.channels import LANES
+from postroom.messaging.handover.sending import SendingService
 from postroom.messaging.queues import crossing, departing
 from postroom.messaging.queues.definition_requests import SetSchedule
 from postroom.messaging.queues.enqueueing import Enqueueing
@@ -144,6 +145,34 @@ def test_a_client_that_is_answered_finds_the_message_in_its_queue(
         store.deliver_requests()
         store.deliver_answers()
     assert [each.id for each in claim(store.owner(C))] == [id_]
+
+
+@pytest.mark.parametrize("other", [given(b"n1", B), given(b"n1", C), made_up(b"n1", B, group="n")])
+@pytest.mark.parametrize("own", [made_up(b"a1", C), given(b"a1", C)])
+def test_a_commit_that_enqueues_in_all_ways_waits_for_no_time_out(
+    store: QueueRanges, own: EnqueueInQueue, other: EnqueueInQueue
+) -> None:
+    asked = store.commit(Put(A, b""), own, other)
+    for _ in range(20):
+        for each in store.members:
+            each.pass_time(0.01)
+        store.step()
+        store.deliver_requests()
+        store.deliver_answers()
+    assert asked.answers
+    assert not store.owner(A).replica.memory.held
+
+
+def test_an_answer_is_given_in_time_though_nothing_can_be_handed_over(
+    store: QueueRanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service that hands over fails, or waits for a proposal of its own range."""
+    monkeypatch.setattr(SendingService, "send_batches", lambda _: 60.0)
+    asked = store.commit(Put(A, b""), made_up(b"a1", C))
+    for seconds, is_answered in ((HELD_SECONDS / 2, False), (HELD_SECONDS, True)):
+        store.owner(A).pass_time(seconds)
+        store.step()
+        assert bool(asked.answers) is is_answered
 
 
 def test_a_commit_is_answered_though_its_message_does_not_arrive(store: QueueRanges) -> None:

@@ -334,8 +334,17 @@ def test_a_commit_is_answered_though_another_range_does_not_carry_it_out(store: 
 
 def test_a_commit_is_answered_when_its_leaseholder_serves_no_longer(store: Several) -> None:
     asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
-    store.owner(A).service.end_lease()
+    store.owner(A).replica.memory.end()
     assert answer_of(asked).answers == [None, 1]
+
+
+def test_a_commit_that_is_applied_after_the_lease_is_answered_at_once(store: Several) -> None:
+    """Nobody would tell that other ranges have carried it out."""
+    held_answers = store.owner(A).replica.memory.held
+    held_answers.close()
+    asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
+    assert answer_of(asked).answers == [None, 1]
+    assert not held_answers
 
 
 def test_an_attempt_that_is_lost_in_any_range_refuses_everything(store: Several) -> None:
