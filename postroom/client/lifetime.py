@@ -184,8 +184,8 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
     def release(self) -> None:
         """Have the store forget its locks and claims."""
         if self.holds:
-            self.holds = False
             post(self._sender, ReleaseLocks(self._id))
+            self.holds = False  # last, since an interrupt may come before
 
     # --- time
 

@@ -556,6 +556,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         """
         if self._lifetime.state is TransactionState.OPEN:
             self._lifetime.end(Event.GIVE_UP)
+        else:  # it has ended, perhaps without the release
+            self._lifetime.release()
 
     async def _now(self) -> int:
         timestamp = self._sender.now()
@@ -620,5 +622,5 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             explain_await(error)
         if self._lifetime.may_end:
             self._lifetime.end(Event.GIVE_UP)
-        elif self._lifetime.state is TransactionState.ROLLED_BACK:
+        elif error is not None or self._lifetime.state is TransactionState.ROLLED_BACK:
             self._lifetime.release()

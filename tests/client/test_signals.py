@@ -93,7 +93,22 @@ def reap(db: postroom.Database) -> None:
         tx.enqueue_update(postroom.Increment(b"taken", taken))
 
 
-CALLS = {each.__name__: each for each in (put, get, commit, reap)}
+def lock(db: postroom.Database) -> None:
+    with db.begin() as tx:
+        tx.get_for_update(b"locked")
+
+
+def roll_back(db: postroom.Database) -> None:
+    with suppress(ZeroDivisionError), db.begin() as tx:
+        tx.get_for_update(b"locked")
+        raise ZeroDivisionError
+
+
+def run(db: postroom.Database) -> None:
+    db.run(lambda tx: tx.get_for_update(b"locked"))
+
+
+CALLS = {each.__name__: each for each in (put, get, commit, reap, lock, roll_back, run)}
 
 
 def locking(db: Any) -> dict[bytes, Any]:
