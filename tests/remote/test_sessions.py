@@ -169,6 +169,11 @@ def test_a_node_takes_back_what_it_has_given_though_the_clock_of_the_client_is_a
     assert [*client.failures] == [10]
     assert store.node.replicas.sizes()["protections"] == 0
     assert not store.node.root.replica.holders.of(OWN)
+    client.ask(Unprotect(at), Protect(at), Protect(), first=20)  # as with a new lease
+    store.driver.settle()
+    client.read()
+    assert [*client.failures] == [10, 22]
+    assert store.node.replicas.sizes()["protections"] == 1
 
 
 def test_a_newer_stream_of_a_client_ends_the_older_one(store: Store) -> None:

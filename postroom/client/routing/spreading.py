@@ -22,7 +22,7 @@ Locks are released by node: each one has those of all the ranges that it leads.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from postroom.client.routing.calls import CallWay, RemoteCall
@@ -75,8 +75,14 @@ class Spread:
         """Assign its parts to lanes, or the first one if they are asked for in order."""
         self._lanes = lanes
         request: Any = self._call.request
+        unreached: list[int] = []
         if type(request) is ReleaseLocks:
-            lanes.ended(request.transaction_id)
+            id_ = request.transaction_id
+            unreached = [
+                lane.range_id for lane in lanes
+                if lane.target is None and lane.holdings.holds_for(id_)
+            ]  # fmt: skip
+            lanes.ended(id_)
         elif type(request) is ReleaseWhole:
             for lane in lanes:
                 lane.holdings.release_whole(request.at)
@@ -84,7 +90,7 @@ class Spread:
         if isinstance(concern, KeySet):
             parts = [PartCall(self, each) for each in cut(request, concern, lanes.cache, rotation)]
         else:
-            parts = self._parts_by_id()
+            parts = self._parts_by_id(unreached)
         if not parts:
             self._end(self._call, None, None)
         self._ask(parts)
@@ -101,10 +107,14 @@ class Spread:
         for part in parts[:at_once]:
             self._assign(part)
 
-    def _parts_by_id(self) -> list[PartCall]:
-        """Return the parts for the ranges that were not asked yet."""
+    def _parts_by_id(self, unreached: Sequence[int] = ()) -> list[PartCall]:
+        """Return the parts for the ranges that were not asked yet.
+
+        Args:
+            unreached: the ids of further ones, to which there is no link just now.
+        """
         request: Any = self._call.request
-        ids = [lane.range_id for lane in _to_ask(request, self._lanes)]
+        ids = [*(lane.range_id for lane in _to_ask(request, self._lanes)), *unreached]
         new = [range_id for range_id in ids if range_id not in self._asked]
         self._asked.update(new)
         return [PartCall(self, shared(request, len(new)), range_id) for range_id in new]

@@ -39,7 +39,7 @@ from postroom.client.routing.links import Link
 from postroom.client.routing.outcomes import Outcomes, clock_is_behind
 from postroom.client.routing.search import Search
 from postroom.client.routing.spreading import Question
-from postroom.client.routing.upkeep import LASTING, left_behind
+from postroom.client.routing.upkeep import LASTING, RELEASES, left_behind
 from postroom.client.sender import LONGEST_REFUSED_SECONDS, REFUSED_SECONDS_FIRST
 from postroom.errors import (
     CommitUnknown,
@@ -179,7 +179,8 @@ class FailedTries:
             return False
         call.link = None
         if isinstance(call, UpkeepCall):
-            return type(call.request) in LASTING
+            kind = type(call.request)
+            return kind in LASTING or (kind in RELEASES and not forgotten)
         if call.done or call.withdrawn:
             self.leave(call)
         if call.done:

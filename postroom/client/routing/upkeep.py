@@ -168,6 +168,11 @@ def _extends(request: CommitTransaction[Any]) -> bool:
     return Extend in map(type, request.writes)
 
 
+RELEASES = (ReleaseLocks, ReleaseWhole)
+"""The types of the router's own requests that are sent again if a node refuses them.
+
+They end with the link: the node frees what they would have freed.
+"""
 LASTING = (ClaimQueue, CommitTransaction)
 """The types of the router's own requests that are sent until they are answered.
 

@@ -132,7 +132,11 @@ _UNLIKE_OTHERS: Final = frozenset(
     }
 )
 _GIVE_BACK: Final = frozenset({ReleaseLocks, ReleaseWhole, Unprotect})
-"""The types of requests that free memory here: they are taken whatever the client's clock says."""
+"""The types of requests that free memory here: they are taken whatever the client's clock says.
+
+So is a protection of a timestamp that the client knows: it may have been taken back just now, to be
+protected again.
+"""
 
 
 class SessionOwner(Protocol):
@@ -475,7 +479,7 @@ class Session:
             return
         kind = type(request)
         no = self._refusal
-        if no is None or kind in _GIVE_BACK:
+        if no is None or kind in _GIVE_BACK or (kind is Protect and request.timestamp):
             no = overload(admission, self.principal, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
             no = request.failure  # a ``NotDecoded``

@@ -11,7 +11,7 @@ from postroom.errors import Invalid, Unavailable
 from postroom.limits import WRONG_RANGES_MAX
 from postroom.messaging.bulk_requests import ScanRecords
 from postroom.messaging.requests import Counters, ReadCounters
-from postroom.protocol.failures import NOT_LEASEHOLDER, DeadlineExceeded
+from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, DeadlineExceeded
 from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.listing import ListRanges, RangeInfo
 from postroom.ranges.requests import (
@@ -580,6 +580,34 @@ def test_a_commit_releases_the_locks_at_other_ranges() -> None:
     assert asked_at(world, "c:1") == [ReleaseLocks((1).to_bytes(16, "big"))]
     answer_all(world.to("c:1"), None)
     assert not world.router._lanes.holds()
+
+
+def test_locks_are_released_where_the_link_was_lost_when_it_is_back() -> None:
+    """Rollbacks are frequent just then. The node keeps the locks of a client that is back."""
+    world = three()
+    lock(world, b"g")
+    world.to("b:1").breaks()
+    call = world.ask(ReleaseLocks((1).to_bytes(16, "big")))
+    for address in ("a:1", "c:1"):
+        answer_all(world.to(address), None)
+    assert not call.answers
+    world.pass_time(1.0)
+    welcome_all(world, {"a:1": [LEFT], "b:1": [MIDDLE], "c:1": [RIGHT]})
+    assert ReleaseLocks((1).to_bytes(16, "big")) in asked_at(world, "b:1")
+    answer_all(world.to("b:1"), None)
+    assert call.answers == 1
+
+
+@pytest.mark.parametrize("failure", [CLOCK_AHEAD, "Unavailable"])
+def test_a_release_that_a_node_refuses_is_sent_again(failure: str) -> None:
+    world = three()
+    lock(world, b"g")
+    lock(world, b"z")
+    world.ask(commit(1))
+    world.to("b:1").answer(only(world.to("b:1").requests), COMMITTED)
+    world.to("c:1").fail(only(world.to("c:1").requests), failure)
+    world.pass_time(0.2)
+    assert asked_at(world, "c:1") == [ReleaseLocks((1).to_bytes(16, "big"))]
 
 
 def test_protections_are_asked_for_again_where_the_first_range_is_led() -> None:
