@@ -157,6 +157,16 @@ class RaftGroup:
         return self.core.members.is_joint
 
     @property
+    def is_changing(self) -> bool:
+        """Return whether members are to change, or have changed in an entry not applied yet."""
+        core = self.core
+        return bool(
+            core.members.is_joint
+            or self._changes.queued
+            or core.journal.members_index > core.applied_index
+        )
+
+    @property
     def learners(self) -> tuple[NodeId, ...]:
         """Return the learners, by the newest entry that changed the members.
 

@@ -29,6 +29,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.contract import ROOT_ID
 from postroom.ranges.nodes import Nodes
 from postroom.ranges.replica import Replica
+from postroom.ranges.split.records import halved_key
 from postroom.server.disk_guard import Damage
 from postroom.server.membership import HandingOver, check_successor
 from postroom.server.services import NodeTasks, Pending, Rest, Services, WakeUps
@@ -93,6 +94,9 @@ class HostingNode(Protocol):
 
     def may_have_member(self, node_id: NodeId, *, besides: int | None = None) -> bool:
         """Return whether a node may be a member of some range's group."""
+
+    def may_have_member_behind(self, node_id: NodeId, range_id: int) -> bool:
+        """Return whether a node may be a member of the younger range that follows a range."""
 
     def share_values(self, changed: HostedRange) -> None:
         """Divide the memory for values anew, since a range is served, or is not any more."""
@@ -262,9 +266,17 @@ class HostedRange:
         """Return whether a node may be a member of some range's group."""
         return self._node.may_have_member(node_id)
 
-    def may_be_elsewhere(self, node_id: NodeId) -> bool:
-        """Return whether this is the root, and a node may be a member of another range."""
-        return self.is_root and self._node.may_have_member(node_id, besides=ROOT_ID)
+    @property
+    def is_splitting(self) -> bool:
+        """Return whether the entry of a split is under way."""
+        proposal = self.replica.proposal
+        return proposal is not None and halved_key(self.range_id) in proposal.command.writes
+
+    def has_to_stay(self, node_id: NodeId) -> bool:
+        """Return whether a node may be a member of a range that it has to leave before."""
+        if self.is_root:
+            return self._node.may_have_member(node_id, besides=ROOT_ID)
+        return self._node.may_have_member_behind(node_id, self.range_id)
 
     def upkeep(self, request: Any) -> Pending:
         """Submit a service's request, evaluated with the next turn, which is not hurried for it."""

@@ -12,6 +12,8 @@ dissertation, section 4.2.1). If another node is retired, the new one takes its 
 node therefore stays until the joining ones have caught up, unless none joins.
 
 The root is left last. A node that is a member of other ranges must hear there that it is retired.
+A range is left after the right half that was split from it: a node that lags begins that with the
+entry of the split, which it hears of as a member only.
 
 No node leaves if those that keep up would be no majority then: the group could agree on nothing
 more, perhaps not even on that change (etcd's strict reconfiguration check). A leader that is to
@@ -67,8 +69,12 @@ class MembershipHost(Protocol):
     def may_have_member(self, node_id: NodeId) -> bool:
         """Return whether a node may be a member of some range's group."""
 
-    def may_be_elsewhere(self, node_id: NodeId) -> bool:
-        """Return whether this is the root, and a node may be a member of another range."""
+    @property
+    def is_splitting(self) -> bool:
+        """Return whether the entry of a split is under way."""
+
+    def has_to_stay(self, node_id: NodeId) -> bool:
+        """Return whether a node may be a member of a range that it has to leave before."""
 
     def change_members(self, change: Change) -> Awaitable[ProposalOutcome]:
         """Have the range's group change, and answer how that ended."""
@@ -107,7 +113,7 @@ class MembershipService:
         nodes = self._host.nodes
         if nodes is None:
             return True
-        if self._group.is_joint:
+        if self._group.is_joint or self._host.is_splitting:
             return False  # the group finishes that by itself
         change = self._next_change(nodes)
         if change is not None:
@@ -138,7 +144,7 @@ class MembershipService:
         voters, learners = set(group.members), set(group.learners)
         wanted = _wanted(nodes)
         leaving = (voters | learners) - set(wanted)
-        staying = {each for each in leaving if self._host.may_be_elsewhere(each)}
+        staying = {each for each in leaving if self._host.has_to_stay(each)}
         leaving -= staying
         # Three of four voters must live, two of three: without a silent one that is easier.
         if len(voters) % 2 == 0 and (removal := self._removal(self._silent(leaving))):

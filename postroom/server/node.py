@@ -405,6 +405,19 @@ class Node:
             group.leader is None or node_id in (*group.members, *group.learners) for group in groups
         )
 
+    def may_have_member_behind(self, node_id: NodeId, range_id: int) -> bool:
+        """Return whether a node may be a member of the younger range that follows a range.
+
+        Its right half follows a range that was split; later ones lie behind that, or between.
+        """
+        end = self.replicas.hosted[range_id].replica.bounds.end
+        right = None if end is None else self.replicas.by_key(end)
+        if right is None:
+            return end is not None
+        group = right.group
+        members = (*group.members, *group.learners)
+        return right.range_id > range_id and (group.leader is None or node_id in members)
+
     def describe(self) -> NodeStatus:
         """Return the node's description of itself, without asking others."""
         return describe(self)

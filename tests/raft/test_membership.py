@@ -146,6 +146,19 @@ def test_a_node_that_is_no_member_does_not_campaign() -> None:
     assert peers.wait(10.0) == []
 
 
+def test_a_change_is_told_of_from_the_request_until_it_is_applied() -> None:
+    peers = ScriptedPeers((1, 2, 3))
+    peers.lead()
+    peers.acknowledge(2)
+    assert not peers.group.is_changing
+    peers.group.change_members(Remove(3), peers.outcomes.append)
+    assert peers.group.is_changing
+    peers.turn()
+    assert (peers.group.members, peers.group.is_changing) == ((1, 2), True)
+    peers.acknowledge(2)
+    assert (peers.group.members, peers.group.is_changing) == ((1, 2), False)
+
+
 # Learners.
 
 

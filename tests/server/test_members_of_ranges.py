@@ -100,6 +100,9 @@ def test_a_node_that_is_removed_leaves_every_range_before_it_is_forgotten(
     want(cluster, 1, 2, 3, retired=(4,))
     cluster.run(3.0)
     assert not is_forgotten(cluster, 4), "range 3 cannot let it go"
+    left_half = cluster.hosted(cluster.awaited_leader(2), 2)
+    assert left_half is not None
+    assert 4 in left_half.group.members, "it may need the entry of the split"
     cluster.blocking.clear()
     cluster.until(lambda: is_forgotten(cluster, 4))
     assert voters(cluster) == [(1, 2, 3)] * 3

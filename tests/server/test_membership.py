@@ -66,6 +66,7 @@ class Node:
         self.done: list[object] = []
         self.outcome = ProposalOutcome.APPLIED
         self.refuses = False
+        self.is_splitting = False
         self.elsewhere: set[int] = set()
         self.in_other_ranges: set[int] = set()
         self.service = MembershipService(self, group, self)  # type: ignore[arg-type]
@@ -73,7 +74,7 @@ class Node:
     async def wait(self, timeout_seconds: float) -> None:
         raise AssertionError
 
-    def may_be_elsewhere(self, node_id: int) -> bool:
+    def has_to_stay(self, node_id: int) -> bool:
         return node_id in self.in_other_ranges
 
     def may_have_member(self, node_id: int) -> bool:
@@ -135,6 +136,15 @@ def test_a_store_that_is_no_cluster() -> None:
     node = Node(Group((1,)))
     node.nodes = None
     assert node.steps() == []
+
+
+def test_no_node_leaves_while_the_entry_of_a_split_is_under_way() -> None:
+    """The right half would keep a member that can never begin it."""
+    node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True))
+    node.is_splitting = True
+    assert node.steps() == []
+    node.is_splitting = False
+    assert node.steps()[0] == Remove(3)
 
 
 def test_a_node_that_joins_is_fed_and_then_counted() -> None:

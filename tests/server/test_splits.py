@@ -238,11 +238,11 @@ def test_messages_that_are_due_later_keep_no_split_waiting(store: Store) -> None
     assert counters(right).pending_messages == 0
 
 
-def test_a_split_waits_while_a_member_is_replaced(
+def test_a_split_waits_while_the_members_change(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroom.raft.group.RaftGroup.is_joint", True)
-    with pytest.raises(Unavailable, match="replaced"):
+    monkeypatch.setattr("postroom.raft.group.RaftGroup.is_changing", True)
+    with pytest.raises(Unavailable, match="are just changing"):
         prepare(store, b"m")
 
 

@@ -207,11 +207,11 @@ def check_members(group: RaftGroup) -> None:
     """Check that the consensus group may split now.
 
     Raises:
-        Unavailable: a member is just being replaced, or cannot read the entry of a split.
+        Unavailable: the members are just changing, or one cannot read the entry of a split.
     """
-    if group.is_joint:
+    if group.is_changing:  # else the right half would keep a member that leaves the left one
         raise Unavailable(
-            "a member of the range's group is just being replaced; nothing was changed: try again",
+            "the members of the range's group are just changing; nothing was changed: try again",
             retry_after=RETRY_SECONDS,
         )
     older = sorted(
