@@ -12,8 +12,8 @@ dissertation, section 4.2.1). If another node is retired, the new one takes its 
 node therefore stays until the joining ones have caught up, unless none joins.
 
 The root is left last. A node that is a member of other ranges must hear there that it is retired.
-A range is left after the right half that was split from it: a node that lags begins that with the
-entry of the split, which it hears of as a member only.
+A range is left after the right half that was split from it. A node that lags begins the right half
+with the entry of the split, and only a member hears of that.
 
 No node leaves if those that keep up would be no majority then: the group could agree on nothing
 more, perhaps not even on that change (etcd's strict reconfiguration check). A leader that is to

@@ -169,7 +169,7 @@ def test_a_node_takes_back_what_it_has_given_though_the_clock_of_the_client_is_a
     assert [*client.failures] == [10]
     assert store.node.replicas.sizes()["protections"] == 0
     assert not store.node.root.replica.holders.of(OWN)
-    client.ask(Unprotect(at), Protect(at), Protect(), first=20)  # as with a new lease
+    client.ask(Unprotect(at), Protect(at), Protect(), first=20)
     store.driver.settle()
     client.read()
     assert [*client.failures] == [10, 22]

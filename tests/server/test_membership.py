@@ -138,7 +138,7 @@ def test_a_store_that_is_no_cluster() -> None:
     assert node.steps() == []
 
 
-def test_no_node_leaves_while_the_entry_of_a_split_is_under_way() -> None:
+def test_a_node_stays_while_the_entry_of_a_split_is_under_way() -> None:
     """The right half would keep a member that can never begin it."""
     node = Node(Group((1, 2, 3)), member(1), member(2), member(3, retired=True))
     node.is_splitting = True

@@ -134,8 +134,8 @@ _UNLIKE_OTHERS: Final = frozenset(
 _GIVE_BACK: Final = frozenset({ReleaseLocks, ReleaseWhole, Unprotect})
 """The types of requests that free memory here: they are taken whatever the client's clock says.
 
-So is a protection of a timestamp that the client knows: it may have been taken back just now, to be
-protected again.
+The node takes a protection of a known timestamp, too. The client may have given it back just now,
+to have it protected again.
 """
 
 

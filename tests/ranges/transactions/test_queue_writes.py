@@ -339,7 +339,7 @@ def test_a_commit_is_answered_when_its_leaseholder_serves_no_longer(store: Sever
 
 
 def test_a_commit_that_is_applied_after_the_lease_is_answered_at_once(store: Several) -> None:
-    """Nobody would tell that other ranges have carried it out."""
+    """After that, news of other ranges comes to nobody."""
     held_answers = store.owner(A).replica.memory.held
     held_answers.close()
     asked = decided(store, Put(A, b"done"), Acknowledge(Q, [held(store.owner(B), B)]))
