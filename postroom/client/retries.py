@@ -60,10 +60,7 @@ async def repeat(
             if tx.closed:
                 tx.let_go(None)
             else:
-                try:
-                    await tx.finish()
-                except CommitUnknown as unknown:
-                    await _commit_again(sender, tx, give_up + tx.waited_seconds, unknown)
+                await _finish(sender, tx, give_up)
             return result
         except BaseException as error:
             if tx is not None:
@@ -76,6 +73,18 @@ async def repeat(
                 raise
             failed = failed or _FailedTries(sender)
             await failed.rest(tx, error)
+
+
+async def _finish(sender: Sender, tx: Transaction, give_up: float) -> None:
+    """Commit, and ask again for an unknown outcome.
+
+    It is no part of ``repeat``: there an interrupt at the beginning of an inner block would be
+    caught by neither block.
+    """
+    try:
+        await tx.finish()
+    except CommitUnknown as unknown:
+        await _commit_again(sender, tx, give_up + tx.waited_seconds, unknown)
 
 
 class _FailedTries:
