@@ -35,9 +35,14 @@ def _loggers_of_spark() -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     """Yield the address of an empty store in ``tmp_path / "store"``."""
+    from postroom.pipeline import connections  # noqa: PLC0415 - the extra
+
     server = LoopbackServer(tmp_path / "store", create=True)
     yield server.address
     server.close()
+    for _, store in [*connections._open]:  # a later server may get this port
+        if store.connect == server.address:
+            connections.close(store)
 
 
 @pytest.fixture
