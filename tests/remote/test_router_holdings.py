@@ -12,7 +12,7 @@ from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.claim_requests import Claimed, ClaimQueue, ClaimSelection
 from postroom.messaging.queues.requests import RejectMessages
 from postroom.messaging.requests import ReapQueue
-from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN
+from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN
 from postroom.ranges.requests import (
     GetForUpdate,
     Protect,
@@ -84,6 +84,27 @@ def test_a_protection_is_given_back_though_the_node_refuses_it_at_first(failure:
     assert list(stream.requests.values()) == [Unprotect(9)]
     stream.answer(only(stream.requests), None)
     assert released.answers == 1
+
+
+def test_a_protection_that_was_given_back_while_nobody_led_is_taken_back_by_the_next_lead() -> None:
+    """A node that wanted to hand over may go on to lead, and has forgotten nothing."""
+    world = World()
+    stream = world.settle("a:1")
+    world.ask(Protect(9))
+    stream.answer(only(stream.requests), 9)
+    world.ask(Protect(8))
+    stream.answer(only(stream.requests), 8)
+    for released in (world.ask(Unprotect(9)), world.ask(Unprotect(8))):
+        for number in list(stream.requests):
+            stream.fail(number, NOT_LEASEHOLDER)
+        assert released.answers == 1
+    world.pass_time(1.0)
+    stream.welcome(leader=1)
+    world.pass_time(1.0)
+    assert sorted(map(repr, stream.requests.values())) == [
+        "Unprotect(timestamp=8)",
+        "Unprotect(timestamp=9)",
+    ]
 
 
 def test_a_protection_that_nobody_waits_for_is_taken_back() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from postroom.errors import Unavailable
@@ -147,6 +149,20 @@ def test_protections_are_taken_back_with_the_stream(store: Store) -> None:
     store.advance(200)
     with pytest.raises(Exception, match="garbage collected"):
         store.db.get(b"k", at=at)
+
+
+def test_a_protection_that_comes_after_the_end_of_the_stream_is_taken_back(store: Store) -> None:
+    client = Client(Sessions(store.node))
+    asked: list[Any] = []
+    submit = store.node.replicas.submit
+    store.node.replicas.submit = asked.append  # type: ignore[method-assign]
+    client.ask(Protect())
+    client.session.close()
+    store.node.replicas.submit = submit  # type: ignore[method-assign]
+    asked[0].cancelled = False  # it is too late for that
+    submit(asked[0])
+    store.driver.settle()
+    assert store.node.replicas.sizes()["protections"] == 0
 
 
 def test_a_node_takes_back_what_it_has_given_though_the_clock_of_the_client_is_ahead(

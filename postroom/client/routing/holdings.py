@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.claim_requests import Claimed
 from postroom.messaging.queues.requests import Extend
 from postroom.messaging.requests import ReapQueue
 from postroom.ranges.requests import CommitTransaction
+
+GIVEN_BACK_KEPT: Final = 10_000
+"""The number of protections given back to nobody that are kept in mind."""
 
 
 class Holdings:
@@ -32,10 +35,11 @@ class Holdings:
         locking: the transactions for whose end others may wait.
     """
 
-    __slots__ = ("_leased_until", "_protected", "_transactions", "_whole", "locking")
+    __slots__ = ("_given_back", "_leased_until", "_protected", "_transactions", "_whole", "locking")
 
     def __init__(self, locking: set[bytes]) -> None:
         self._protected: Counter[int] = Counter()
+        self._given_back: list[int] = []
         self._whole: set[int] = set()
         self._transactions: dict[bytes, float] = {}
         self.locking = locking
@@ -79,6 +83,19 @@ class Holdings:
         """Uncount a protection of a timestamp."""
         self._protected[timestamp] -= 1
         self._protected = +self._protected
+
+    def given_back(self, timestamp: int) -> None:
+        """Note that a protection was given back while it was not known which node leads.
+
+        If the same one goes on to lead, it still protects the timestamp.
+        """
+        if len(self._given_back) < GIVEN_BACK_KEPT:
+            self._given_back.append(timestamp)
+
+    def take_given_back(self) -> list[int]:
+        """Return these, and forget them."""
+        taken, self._given_back = self._given_back, []
+        return taken
 
     def protect_whole(self, timestamp: int) -> None:
         """Note that the range is protected as a whole; its end with the link is not noted."""

@@ -289,7 +289,8 @@ class Router:
         if kind is Unprotect:
             root.holdings.unprotect(call.request.timestamp)
             self._upkeep.note_holdings(link)
-            if link is None:  # the next leader does not know of it
+            if link is None:
+                root.holdings.given_back(call.request.timestamp)
                 self._failed_tries.done(call)
                 call.complete(None, None)
             return link is None

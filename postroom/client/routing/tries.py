@@ -292,6 +292,8 @@ class FailedTries:
         if descriptor is not None:
             self.learn([descriptor], link)
         lane = self._lanes.only or self._lanes.of_sent(call)
+        if type(call.request) is Unprotect:
+            self._lanes.root.holdings.given_back(call.request.timestamp)
         if self.again(call, forgotten=True):
             self.assign(call)
         self._search.denied(link, lane, Unavailable(failure[1]), leader_address(failure))

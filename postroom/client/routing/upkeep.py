@@ -92,12 +92,14 @@ class HoldingsUpkeep:
         It may also have kept it: this is called when a node says that it leads, and again with its
         first answer under a lease. A timestamp that is protected twice would stay protected for as
         long as the stream lasts. Each protection is therefore first taken back; the node ignores
-        this for a timestamp that it does not protect.
+        this for a timestamp that it does not protect. Those that were given back while nobody led
+        are taken back, too.
         """
         self.note_holdings(link)
         timestamps = [each for lane in link.lanes for each in lane.holdings.protected()]
-        for again in (Unprotect, Protect):
-            for timestamp in timestamps:
+        given_back = [each for lane in link.lanes for each in lane.holdings.take_given_back()]
+        for again, some in ((Unprotect, given_back + timestamps), (Protect, timestamps)):
+            for timestamp in some:
                 self.send(link, self._own(again(timestamp)))
 
     def answered(self, link: Link, call: RemoteCall, answer: Any) -> None:

@@ -593,6 +593,9 @@ class Session:
 
     def protected(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
+        if self.ended and type(request) is Protect:
+            self._replicas.submit(TakenBack(Unprotect(timestamp)))
+            return
         self._protected.note(request, timestamp)
 
     def _fail(self, number: int, failure: Failure) -> None:
