@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -48,55 +48,50 @@ async def lose(store: DatabaseOverStreams, tx: Any) -> None:
     raise TransactionConflict("lost")
 
 
-def test_a_later_try_sees_what_was_committed_with_the_messages_that_it_reaps(
-    store: DatabaseOverStreams,
-) -> None:
+def second(store: DatabaseOverStreams, act: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Return the coroutine of a transaction whose first try is lost, and whose second one acts."""
     tries = 0
 
-    async def receive(tx: Any) -> Any:
+    async def tried(tx: Any) -> Any:
         nonlocal tries
         tries += 1
         if tries == 1:
             await lose(store, tx)
+        assert tries == 2
+        return await act(tx)
+
+    return store.db.run(tried)
+
+
+def test_a_later_try_sees_what_was_committed_with_the_messages_that_it_reaps(
+    store: DatabaseOverStreams,
+) -> None:
+    async def receive(tx: Any) -> Any:
         await store.db.run(send)
         assert len(await tx.reap_queue(BOX)) == 1
         return await tx.get(NOTE)
 
-    assert store.run(store.db.run(receive)) == b"sent"
-    assert tries == 2
+    assert store.run(second(store, receive)) == b"sent"
 
 
 def test_a_later_try_waits_for_a_message_for_any_time(store: DatabaseOverStreams) -> None:
-    tries = 0
-
     async def receive(tx: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            await lose(store, tx)
         assert len(await tx.reap_queue(BOX, wait=float("inf"))) == 1
         return await tx.get(NOTE)
 
-    running = store.start(store.db.run(receive))
+    running = store.start(second(store, receive))
     began = store.monotonic()
     store.until(lambda: store.go_on(running) is None or store.monotonic() > began + 100.0, 110.0)
     store.run(store.db.run(send))
     store.until(lambda: store.go_on(running) is None or running.done, 5.0)
     assert running.result() == b"sent"
-    assert tries == 2
 
 
 @pytest.mark.parametrize("kind", ["get", "get_many", "scan", "peek", "get_for_update"])
 def test_the_first_read_of_a_later_try_has_the_timestamp_of_all_ranges(
     store: DatabaseOverStreams, kind: str
 ) -> None:
-    tries = 0
-
     async def read(tx: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            await lose(store, tx)
         await store.db.put(NOTE, b"last")
         if kind == "scan":
             found = dict([pair async for pair in tx.scan(b"", None)])
@@ -112,8 +107,7 @@ def test_the_first_read_of_a_later_try_has_the_timestamp_of_all_ranges(
         assert tx.read_timestamp == before, "it need not move"
         return value
 
-    assert store.run(store.db.run(read)) == b"last"
-    assert tries == 2
+    assert store.run(second(store, read)) == b"last"
 
 
 # --- reads that are concurrent
